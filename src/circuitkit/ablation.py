@@ -28,18 +28,23 @@ from transformer_lens import ActivationCache
 from transformer_lens.hook_points import HookPoint
 
 from circuitkit.bridge import (
-    Verdict,
     final_hook,
-    require_additive_layers,
-    require_norms_before_layers,
-    require_replaceable_mlp,
-    require_same_model,
-    require_separate_heads,
+    only_permanent_hooks,
+    submodules,
+    torch_hooks,
     undisturbed,
     versions_of_weights,
 )
 from circuitkit.checks import checked, shown, to_tokens
 from circuitkit.cuts import WHOLE_INPUT, Chain, Chains, ChainsBySide, Cuts, resolve, sides_of
+from circuitkit.first_use import (
+    Verdict,
+    require_additive_layers,
+    require_norms_before_layers,
+    require_replaceable_mlp,
+    require_same_model,
+    require_separate_heads,
+)
 from circuitkit.names import Name, parse
 from circuitkit.parts import (
     Recording,
@@ -96,33 +101,6 @@ class Replacement:
         result = now.clone()
         result[:, list(self.positions)] = new[:, list(self.positions)]
         return result
-
-
-# Calling a layer a second time
-
-
-@contextmanager
-def only_permanent_hooks(module: Any) -> Iterator[None]:
-    """Inside, hooks that are not permanent are off: a listener sees each value of a run once.
-
-    Hooks that are added inside are gone afterwards.
-    """
-    before = []
-    for point in module.modules():
-        if not isinstance(point, HookPoint):
-            continue
-        before.append((point, point._forward_hooks, point.fwd_hooks))
-        # new containers: the lists of before are left as they are
-        permanent = [handle for handle in point.fwd_hooks if handle.is_permanent]
-        hooks = type(point._forward_hooks)()
-        for handle in permanent:
-            hooks[handle.hook.id] = point._forward_hooks[handle.hook.id]
-        point._forward_hooks, point.fwd_hooks = hooks, permanent
-    try:
-        yield
-    finally:
-        for point, hooks, handles in before:
-            point._forward_hooks, point.fwd_hooks = hooks, handles
 
 
 def mlp_output(mlp: Any, read: Tensor) -> Float[Tensor, "batch pos d_model"]:
@@ -249,7 +227,7 @@ class CutRun:
         with only_permanent_hooks(attention):
             for side, chains in zip("qkv", by_side, strict=True):
                 if chains:
-                    hook_in = attention._modules[side].hook_in
+                    hook_in = submodules(attention)[side].hook_in
                     hook_in.add_hook(partial(read_instead, streams[chains]), prepend=True)
             for point in (attention.hook_pattern, attention.hook_attn_scores, attention.o.hook_in):
                 point.add_hook(second.record)
@@ -422,7 +400,7 @@ def hooked(
         for name in recorded:
             added.append((points[name], points[name].add_hook(cut_run.recording.record)))
         for layer, block in enumerate(cut_run.model.blocks):
-            if cut_run.cuts.readers and "attn" in block._modules:
+            if cut_run.cuts.readers and "attn" in submodules(block):
                 keep = partial(cut_run.keep_arguments, layer)
                 listeners.append(block.attn.register_forward_pre_hook(keep, with_kwargs=True))
         yield
@@ -475,7 +453,7 @@ def guard(cut_run: CutRun, points: dict[str, HookPoint]) -> list[tuple[dict, int
         for handle in point.fwd_hooks:
             acts_again = handle.is_permanent and is_inside_layer(cut_run.model, str(point.name))
             if point in changed_points or (is_computed_again and not acts_again):
-                hooks, number = point._forward_hooks, handle.hook.id
+                hooks, number = torch_hooks(point), handle.hook.id
                 guarded.append((hooks, number, hooks[number]))
                 hooks[number] = partial(only_looking, hooks[number], str(point.name))
     return guarded
@@ -748,7 +726,7 @@ class Run:
         require_norms_before_layers(self.model)
         stream = self.stream(name)
         if part.kind == "unembed":
-            norm = self.model._modules.get("ln_final")
+            norm = submodules(self.model).get("ln_final")
         else:
             norm = norm_before(self.model, part)
         if norm is None:

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformer_lens import FactoredMatrix
 
-from circuitkit.bridge import require_unembedding_of_stream
+from circuitkit.bridge import submodules
 from circuitkit.checks import checked, require_at_least, require_bridge, require_finite
+from circuitkit.first_use import require_unembedding_of_stream
 from circuitkit.heads import (
     Heads,
     heads_of,
@@ -170,7 +171,7 @@ def input_rows(model: Any, heads: Heads, kind: Row) -> Float[Tensor, "row d_mode
     """What tokens or positions put into the stream, on the coordinates that these heads read."""
     if kind == "token":
         rows = writer_matrix(model, "embed")
-    elif "pos_embed" in model._modules:
+    elif "pos_embed" in submodules(model):
         rows = model.W_pos.detach()[: model.cfg.n_ctx]
     else:
         raise ValueError(

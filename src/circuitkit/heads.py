@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformer_lens import FactoredMatrix
 
-from circuitkit.bridge import require_right_weights
+from circuitkit.bridge import submodules
 from circuitkit.checks import (
     checked,
     require_bridge,
@@ -28,6 +28,7 @@ from circuitkit.checks import (
     require_positive,
     shown,
 )
+from circuitkit.first_use import require_right_weights
 from circuitkit.names import SIDES, Name, Side, parse, unknown
 
 __all__ = ["Heads", "Rotary", "heads_of", "stack"]
@@ -576,7 +577,7 @@ def heads_of(model: Any, names: str | Sequence[str] | None = None) -> Heads:
 
 def attention_layers(model: Any) -> list[int]:
     """The layers that have attention heads."""
-    return [layer for layer, block in enumerate(model.blocks) if "attn" in block._modules]
+    return [layer for layer, block in enumerate(model.blocks) if "attn" in submodules(block)]
 
 
 def named_heads(model: Any, names: list[str]) -> list[Heads]:
@@ -643,8 +644,8 @@ def converted_neurons(model: Any, layer: int | None) -> Any:
 
     A converted MLP has a module `neurons` in the place of its activation function.
     """
-    mlp = None if layer is None else model.blocks[layer]._modules.get("mlp")
-    module = None if mlp is None else mlp._modules.get("neurons")
+    mlp = None if layer is None else submodules(model.blocks[layer]).get("mlp")
+    module = None if mlp is None else submodules(mlp).get("neurons")
     return None if module is None else module.neurons
 
 
@@ -741,7 +742,7 @@ def scoring_of(model: Any, layer: int) -> dict[str, Any]:
     return {
         "positions": "absolute" if turn is None else "rotary",
         "turn": turn,
-        **(norms_of_heads(model, attention) if "q_norm" in module._modules else {}),
+        **(norms_of_heads(model, attention) if "q_norm" in submodules(module) else {}),
         "mask": mask_of(model),
         "window": window_of(module, layer),
         "cap": cap if cap > 0 else None,
@@ -758,7 +759,7 @@ def why_no_patterns(model: Any, module: Any) -> str:
         value = getattr(config, name, usual)
         if value not in (usual, None):
             return f"the configuration of the model says {name}={value!r}, which is not read here"
-    norms = {name for name in module._modules if "norm" in name}
+    norms = {name for name in submodules(module) if "norm" in name}
     has_known_norms = norms in (set(), {"q_norm", "k_norm"})
     is_absolute = model.cfg.positional_embedding_type == "standard"
     has_known_positions = is_absolute or rotary_of(model, module) is not None
@@ -802,7 +803,9 @@ def window_of(module: Any, layer: int) -> int | None:
 def norms_of_heads(model: Any, attention: Any) -> dict[str, Any]:
     """The norms of queries and keys."""
     n_heads, _, d_head = attention.W_Q.shape
-    norms = {side: attention._modules[f"{side.lower()}_norm"].original_component for side in "QK"}
+    norms = {
+        side: submodules(attention)[f"{side.lower()}_norm"].original_component for side in "QK"
+    }
     fields: dict[str, Any] = {}
     for side, norm in norms.items():
         gain = norm.weight.detach()

@@ -8,8 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit.ablation import Run, run
-from circuitkit.bridge import require_unembedding_of_stream
 from circuitkit.checks import checked, require_finite, to_tokens
+from circuitkit.first_use import require_unembedding_of_stream
 from circuitkit.heads import in_full_precision
 from circuitkit.parts import head_names, n_heads
 from circuitkit.residual import writer_matrix

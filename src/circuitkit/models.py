@@ -236,7 +236,7 @@ def load_with_transformers(source: str, has_tokenizer: bool) -> "TransformerBrid
             model, architecture, hf_config=model.config, tokenizer=None, model_name=source
         )
     except Exception as problem:
-        from circuitkit.bridge import first_line  # loads transformer-lens
+        from circuitkit.first_use import first_line
 
         raise ValueError(
             f"transformers has loaded {source!r} ({architecture}), and transformer-lens cannot put "

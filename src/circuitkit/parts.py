@@ -17,7 +17,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit.bridge import final_hook, norms_close_layers, require_additive_layers
+from circuitkit.bridge import final_hook, has_folded_weights, norms_close_layers, submodules
+from circuitkit.first_use import require_additive_layers
 from circuitkit.heads import converted_neurons, neuron_rows
 from circuitkit.names import Name, unknown
 from circuitkit.norms import FrozenNorm
@@ -30,7 +31,7 @@ def in_layer(layer: int | None, hook: str) -> str:
 
 def n_heads(model: Any, layer: int) -> int:
     """How many query heads a layer has."""
-    attention = model.blocks[layer]._modules.get("attn")
+    attention = submodules(model.blocks[layer]).get("attn")
     if attention is None:
         return 0
     # a gated layer may have more heads than the other layers of its model
@@ -49,9 +50,9 @@ def head_names(model: Any, layer: int | None = None) -> list[str]:
 def start_names(model: Any) -> list[Name]:
     """What stands in the stream before the first layer."""
     names = [Name("embed")]
-    if "pos_embed" in model._modules:
+    if "pos_embed" in submodules(model):
         names.append(Name("pos"))
-    if "embed_ln" in model._modules:
+    if "embed_ln" in submodules(model):
         names.append(Name("embed bias"))
     return names
 
@@ -63,7 +64,7 @@ def layer_names(model: Any, layer: int, by_neuron: bool = True) -> list[Name]:
     b_O = getattr(block.attn, "b_O", None) if names else None
     if is_part(model, b_O) or norms_close_layers(model):
         names.append(Name("bias", layer))
-    if "mlp" not in block._modules:
+    if "mlp" not in submodules(block):
         return names
     neurons = converted_neurons(model, layer) if by_neuron else None
     if neurons is None:
@@ -93,9 +94,9 @@ def biases_at_end(model: Any) -> tuple[bool, bool]:
 
     transformer-lens folds the bias of the norm into that of the unembedding.
     """
-    norm = model._modules.get("ln_final")
+    norm = submodules(model).get("ln_final")
     norm_has = norm is not None and getattr(norm.original_component, "bias", None) is not None
-    is_folded = getattr(model, "_weights_processed", False)
+    is_folded = has_folded_weights(model)
     b_U = getattr(model.unembed.original_component, "bias", None)
     unembedding_has = isinstance(b_U, torch.nn.Parameter) or (is_folded and norm_has)
     is_nonzero = model.b_U is not None and bool(model.b_U.any())
@@ -169,7 +170,7 @@ def norm_before(model: Any, name: Name) -> Any:
     """The norm through which a head or an MLP reads the stream, or None."""
     if norms_close_layers(model):
         return None
-    modules = model.blocks[name.layer]._modules
+    modules = submodules(model.blocks[name.layer])
     reads_first_norm = name.kind == "H" or (model.cfg.parallel_attn_mlp and "ln2" not in modules)
     return modules.get("ln1" if reads_first_norm else "ln2")
 
@@ -282,8 +283,8 @@ class Recording:
                 ("attn", "ln1_post", "attn.o.hook_out"),
                 ("mlp", "ln2_post", "mlp.hook_out"),
             ):
-                if part in block._modules:
-                    hook = f"{norm}.hook_out" if norm in block._modules else hook
+                if part in submodules(block):
+                    hook = f"{norm}.hook_out" if norm in submodules(block) else hook
                     written = self[f"blocks.{layer}.{hook}"].view_as(stream)
                     total, size = total + written, size + written.abs().max()
             difference = self[f"blocks.{layer}.hook_out"] - total
@@ -359,13 +360,13 @@ class Recording:
         """
         # a model without layers hands its embeddings to the last norm
         first_reader = "blocks.0.hook_in" if len(self.model.blocks) else final_hook(self.model)
-        has_norm = "embed_ln" in self.model._modules
+        has_norm = "embed_ln" in submodules(self.model)
         embeddings = self["embed_ln.hook_in" if has_norm else first_reader]
         if name.kind == "embed bias":
             return torch.zeros_like(embeddings)
         positions = torch.zeros_like(embeddings)
         for module in ("pos_embed", "token_type_embed"):
-            if module in self.model._modules:
+            if module in submodules(self.model):
                 positions = positions + self[f"{module}.hook_out"]
         return positions if name.kind == "pos" else embeddings - positions
 

@@ -15,8 +15,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit.ablation import Run, run
-from circuitkit.bridge import norms_close_layers, require_sum_of_logits
+from circuitkit.bridge import norms_close_layers
 from circuitkit.checks import checked, require_at_least, to_tokens
+from circuitkit.first_use import require_sum_of_logits
 from circuitkit.heads import (
     Heads,
     attention_layers,

@@ -15,14 +15,14 @@ from torch.nn.functional import one_hot
 from transformer_lens import FactoredMatrix
 
 from circuitkit.ablation import run
-from circuitkit.bridge import (
-    norms_close_layers,
+from circuitkit.bridge import norms_close_layers, submodules
+from circuitkit.checks import checked, require_bridge, to_token, to_tokens
+from circuitkit.first_use import (
     require_norms_before_layers,
     require_right_weights,
     require_sum_of_logits,
     require_unembedding_of_stream,
 )
-from circuitkit.checks import checked, require_bridge, to_token, to_tokens
 from circuitkit.heads import Heads, in_full_precision
 from circuitkit.names import Name, Side, parse, unknown
 from circuitkit.norms import FrozenNorm
@@ -316,7 +316,7 @@ def component_names(model: Any) -> tuple[list[str], list[str]]:
         for head in head_names(model, layer):
             writers.append(head)
             readers.extend(f"{head}.{side}" for side in "QKV")
-        if "mlp" in block._modules:
+        if "mlp" in submodules(block):
             mlp = f"L{layer} MLP"
             writers.append(mlp)
             # a mixture of experts has none, and no other single matrix
@@ -351,10 +351,10 @@ def writer_matrix(model: Any, name: str) -> Float[Tensor, "rows d_model"]:
         return model.W_pos.detach()
     block = model.blocks[part.layer]
     if part.kind == "H":
-        W, norm = block.attn.W_O[part.number], block._modules.get("ln1_post")
+        W, norm = block.attn.W_O[part.number], submodules(block).get("ln1_post")
     else:
         require_one_matrix(model, part)
-        W, norm = mlp_of(model, part.layer).W_out, block._modules.get("ln2_post")
+        W, norm = mlp_of(model, part.layer).W_out, submodules(block).get("ln2_post")
     norm = undivided(model, norm)
     return W.detach() if norm is None else norm.apply(W.detach())
 
@@ -363,7 +363,7 @@ def reader_matrix(model: Any, name: str) -> Float[Tensor, "d_model columns"]:
     """What an input reads with, with the gain and the centring of the norm before it."""
     (part,) = parse(name)
     if part.kind == "unembed" or part.layer is None:
-        W, norm = model.W_U, model._modules.get("ln_final")
+        W, norm = model.W_U, submodules(model).get("ln_final")
     elif part.kind == "H" and part.number is not None:
         groups = getattr(
             model.blocks[part.layer].attn, f"W_{part.side}"

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformer_lens.model_bridge.sources import boot_native
 from transformer_lens.model_bridge.sources.native.model import NativeModel
 
+from circuitkit.bridge import submodules
 from circuitkit.checks import checked, require_at_least, require_bridge, shown, to_tokens
 from circuitkit.heads import in_full_precision
 from circuitkit.names import parse
@@ -250,7 +251,7 @@ def require_rotation(model: Any, rotation: Tensor) -> None:
     is_converted = any(converted_neurons(model, layer) for layer in range(len(model.blocks)))
     # a gated layer has weights besides those of its heads
     is_gated = any(
-        "attn" in block._modules and hasattr(block.attn.original_component, "gates")
+        "attn" in submodules(block) and hasattr(block.attn.original_component, "gates")
         for block in model.blocks
     )
     if not isinstance(model.original_model, NativeModel) or is_converted or is_gated:

@@ -14,7 +14,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from circuitkit.checks import checked, require_at_least
 from circuitkit.superposition import GATES, head_verdict, record_layer, train_gated
-from circuitkit.superposition.block import GatedRuns, Recipe, seed_of
+from circuitkit.superposition.block import Recipe
+from circuitkit.superposition.gated_training import GatedRuns, seed_of
 from circuitkit.superposition.verdict import (
     Verdict,
     always_leads,

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from circuitkit.bridge import norms_close_layers
+from circuitkit.bridge import norms_close_layers, submodules
 from circuitkit.checks import checked, require_at_least, to_tokens
 from circuitkit.conversion.activations import HeadSum, same_for_all_neurons
 from circuitkit.conversion.neurons import with_bias_token
@@ -504,7 +504,7 @@ def literal_stream(
     Transformers", proof of Theorem 4, with its norm corrected.
     """
     blocks: Any = model.blocks
-    norms_behind = norms_close_layers(model) or any("ln1_post" in b._modules for b in blocks)
+    norms_behind = norms_close_layers(model) or any("ln1_post" in submodules(b) for b in blocks)
     is_converted = all(converted_neurons(model, layer) for layer in range(len(blocks)))
     if norms_behind or model.cfg.parallel_attn_mlp or not is_converted:
         raise ValueError(
@@ -529,7 +529,7 @@ def literal_stream(
 def normalized(block: Any, norm: str, stream: Tensor) -> Float[Tensor, "pos d_model"]:
     """The tokens of a stream with a bias token, on the original coordinates, behind a norm."""
     tokens = stream[1:, :-1]
-    return block._modules[norm](tokens[None])[0] if norm in block._modules else tokens
+    return submodules(block)[norm](tokens[None])[0] if norm in submodules(block) else tokens
 
 
 def on_tokens(written: Float[Tensor, "pos d_model"], bias: Tensor | None) -> Tensor:

@@ -8,7 +8,8 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from circuitkit import Heads
-from circuitkit.superposition.block import Recipe, seed_of
+from circuitkit.superposition.block import Recipe
+from circuitkit.superposition.gated_training import seed_of
 from circuitkit.training import fit
 from circuitkit_book.superposition_models import toy_model
 from circuitkit_book.superposition_task import SkipTrigramTask

@@ -20,7 +20,8 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from circuitkit.superposition import GatedBlock
-from circuitkit.superposition.block import GatedRuns, Recipe, record_layer, seed_of
+from circuitkit.superposition.block import Recipe
+from circuitkit.superposition.gated_training import GatedRuns, record_layer, seed_of
 from circuitkit.training import fit
 from circuitkit_book.superposition_task import train_on_task
 

@@ -11,7 +11,8 @@ import circuitkit as ck
 from circuitkit import circuits, conversion, residual
 from circuitkit import superposition as sp
 from circuitkit.paths import path_logits, score_decomposition
-from circuitkit.superposition.block import Recipe, seed_of
+from circuitkit.superposition.block import Recipe
+from circuitkit.superposition.gated_training import seed_of
 from circuitkit.superposition.verdict import always_leads
 from circuitkit_book import residual_stream, theorems
 from circuitkit_book.omega import omega_mlp, omega_window

@@ -1,9 +1,7 @@
 """`to_attention_only`: a copy of a model in which every MLP is a layer of attention heads."""
 
-import copy
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens.model_bridge import TransformerBridge
 
-from circuitkit.bridge import require_norms_before_layers, require_same_model, undisturbed
+from circuitkit.bridge import copy_model, name_hooks, submodules, undisturbed, without_wrapper
 from circuitkit.checks import checked, require_at_least, require_finite, to_tokens
 from circuitkit.conversion.activations import (
     ACTIVATIONS,
@@ -22,6 +20,7 @@ from circuitkit.conversion.activations import (
 )
 from circuitkit.conversion.bounds import bound_of, largest_reads, measured_error
 from circuitkit.conversion.neurons import NeuronLayer, bias_of
+from circuitkit.first_use import require_norms_before_layers, require_same_model
 from circuitkit.names import Name
 from circuitkit.parts import converted_neurons, n_heads, norm_before
 
@@ -93,9 +92,7 @@ def to_attention_only(
     tokens = random_rows(converted) if probe is None else to_tokens(converted, probe)
     for mlp in find_mlps(converted):
         put_heads(mlp, heads_per_neuron, max_error)
-    # the new hooks get their names
-    converted.clear_hook_registry()
-    converted._initialize_hook_registry()
+    name_hooks(converted)
     converted.eval()
     converted.report = report_of(converted, tokens)
     return converted.train(model.training)
@@ -132,7 +129,7 @@ def find_mlps(model: TransformerBridge) -> list[FoundMLP]:
     """The MLP of each layer, or a `ValueError` that lists everything that cannot be converted."""
     mlps, problems = [], []
     for layer, block in enumerate(model.blocks):
-        if "mlp" not in block._modules:
+        if "mlp" not in submodules(block):
             continue
         try:
             mlps.append(find_mlp(model, layer))
@@ -170,7 +167,7 @@ def find_mlp(model: TransformerBridge, layer: int) -> FoundMLP:
             "A LayerNorm between activation and output mixes the neurons, so they are not heads."
         )
     for name, weight in block.mlp.named_parameters():
-        require_finite(weight.detach(), name.replace("_original_component.", ""))
+        require_finite(weight.detach(), without_wrapper(name))
     is_gated = getattr(block.mlp, "W_gate", None) is not None
     n_read, n_written = block.mlp.W_in.shape[1], block.mlp.W_out.shape[0]
     if n_read != n_written:
@@ -198,7 +195,7 @@ ACTIVATION_ATTRIBUTES = (
 def activation_places(block: Any) -> list[tuple[nn.Module, str]]:
     """Every module of a block's MLP that holds an activation function, and under which name."""
     # where a family has no module for the MLP (OPT), the bridge holds the whole layer
-    attention = block._modules.get("attn")
+    attention = submodules(block).get("attn")
     seen = set(attention.modules()) if attention is not None else set()
     places = []
     for module in block.mlp.original_component.modules():
@@ -288,46 +285,6 @@ def sharpest_relu(largest_values: Float[Tensor, " d_mlp"], dtype: torch.dtype) -
     largest = max(1.0, float(largest_values.nan_to_num(posinf=4096.0).max()))
     sharpest = 8 / (torch.finfo(dtype).eps * largest)
     return 2.0 ** math.floor(math.log2(sharpest))  # a power of two scales without rounding
-
-
-# The copy
-
-
-def copy_model(model: TransformerBridge) -> TransformerBridge:
-    """A copy of a bridge with weights of its own, and without hooks that a user has put on it."""
-    memo: dict[int, Any] = {id(model.tokenizer): model.tokenizer}
-    # Blocks keep the stream of their last call. With a gradient it could not be copied.
-    for module in model.modules():
-        for value in vars(module).values():
-            if isinstance(value, Tensor) and value.grad_fn is not None:
-                memo[id(value)] = value.detach()
-    twin = copy.deepcopy(model, memo)
-    twin.reset_hooks()
-    for module in list(twin.modules()):
-        hooks_of_its_own(module)
-    return twin
-
-
-def hooks_of_its_own(module: Any) -> None:
-    """Renew the hooks that transformer-lens has put on a module.
-
-    They are functions that hold modules of the first model, and `deepcopy` does not copy functions.
-    """
-    if hasattr(module, "_teardown_capture_hooks"):
-        module._teardown_capture_hooks()  # the next call of the block makes new ones
-    if getattr(module, "_placeholder_hooks_wired", False):
-        # an MLP without a module of its own (OPT, BERT) sees what its matrices see
-        for point, mirror in (
-            (getattr(module, "in").hook_in, module.hook_in),
-            (module.out.hook_out, module.hook_out),
-        ):
-            point.remove_hooks(including_permanent=True)
-            point.add_hook(partial(seen_by, mirror), is_permanent=True)
-
-
-def seen_by(mirror: nn.Module, value: Tensor, hook: Any) -> Tensor:
-    """Show the value at one hook at another as well."""
-    return mirror(value)
 
 
 # Measuring

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from circuitkit import models
+from circuitkit.data import stored
 
 SOURCES = Path(__file__).resolve().parent
 MODELS = ("two-layer", "one-layer", "zero-layer")
@@ -90,7 +91,7 @@ def delivered(name: str, value: object) -> str:
 
 def text() -> dict:
     """The training steps of each model, and as one string for the worker the tokenizer and the rows over which means are taken."""
-    bpe = models.stored("models", "tokenizer.json")["model"]
+    bpe = stored("models", "tokenizer.json")["model"]
     ids = bpe["vocab"]
     pairs = [pair if isinstance(pair, list) else pair.split(" ") for pair in bpe["merges"]]
     data = {

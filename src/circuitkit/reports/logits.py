@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit.ablation import Run, only_permanent_hooks, run
+from circuitkit.ablation import Run, run
+from circuitkit.bridge import only_permanent_hooks
 from circuitkit.heads import heads_of, in_full_precision
 from circuitkit.names import parse
 from circuitkit.norms import FrozenNorm

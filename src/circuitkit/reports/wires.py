@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit.ablation import Run, only_permanent_hooks, run
+from circuitkit.ablation import Run, run
+from circuitkit.bridge import only_permanent_hooks
 from circuitkit.heads import heads_of
 from circuitkit.names import Side, parse
 from circuitkit.parts import head_names, norm_before, step_of

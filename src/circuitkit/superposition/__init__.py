@@ -1,16 +1,13 @@
 """Attention-head superposition: gated blocks, and the verdict on which head carries which rule."""
 
-from circuitkit.superposition.block import (
-    GATES,
-    WRITES,
-    GatedBlock,
+from circuitkit.superposition.block import GATES, WRITES, GatedBlock, Recipe
+from circuitkit.superposition.gated_training import (
     GatedRuns,
     LayerRecord,
-    Recipe,
     record_layer,
     train_gated,
-    with_gated_layer,
 )
+from circuitkit.superposition.transplant import with_gated_layer
 from circuitkit.superposition.verdict import Verdict, head_logits, head_verdict
 
 __all__ = [

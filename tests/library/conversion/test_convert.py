@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from circuitkit import to_attention_only
+from circuitkit.bridge import copy_model
 from circuitkit.conversion import gate_sum
-from circuitkit.conversion.convert import copy_model
 from circuitkit.parts import converted_neurons
 from circuitkit_book.theorems import literal_stream
 from tests.support import zoo

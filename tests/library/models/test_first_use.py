@@ -8,7 +8,7 @@ import torch
 import transformers
 
 import circuitkit as ck
-from circuitkit.bridge import Verdict, first_use
+from circuitkit.first_use import Verdict, verdict_on
 from tests.support import tiny_models, zoo
 
 ROWS = torch.tensor([[3, 7, 11, 9, 4, 7], [22, 8, 5, 30, 8, 5]])
@@ -84,14 +84,14 @@ NATIVE = ["native", "native-mlp", "native-rotary", "native-encoder"]
 @pytest.mark.parametrize("name", right([*zoo.SHAPES, *NATIVE]))
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_a_right_model_passes(name, dtype):
-    verdict = first_use(zoo.make(name, dtype))
+    verdict = verdict_on(zoo.make(name, dtype))
     reason = {"gemma2": "they are capped at 8", "bert": "a network (mlm_head) computes them"}
     assert verdict == Verdict(unembedding=reason.get(name, ""))
 
 
 @pytest.mark.parametrize("name", ["native-mlp", "gated"])
 def test_a_converted_model_passes(name):
-    assert first_use(zoo.converted(name)) == Verdict()
+    assert verdict_on(zoo.converted(name)) == Verdict()
 
 
 def test_a_model_with_a_gated_layer_passes():
@@ -100,14 +100,14 @@ def test_a_model_with_a_gated_layer_passes():
     for name, d_model in (("native-mlp", 12), ("llama", 24)):
         block = GatedBlock(GATES, n_heads=4, d_model=d_model).double()
         model = ck.superposition.with_gated_layer(zoo.make(name), 1, block)
-        assert first_use(model) == Verdict(), name
+        assert verdict_on(model) == Verdict(), name
 
 
 def test_a_model_made_by_hand_passes():
     W = torch.randn(2, 8, 3, generator=torch.Generator().manual_seed(0))
     heads = ck.Heads(("L0H0", "L1H0"), W, W, W, W.mT.contiguous(), layers=(0, 1))
     model = ck.handmade.bridge_of(heads, torch.eye(8), torch.eye(8), n_ctx=4)
-    assert first_use(model) == Verdict()
+    assert verdict_on(model) == Verdict()
 
 
 @pytest.mark.parametrize("name", ["gpt2", "neox-parallel", "llama", "phi"])
@@ -118,7 +118,7 @@ def test_folded_and_edited_weights_pass(name):
     with torch.no_grad():
         model.blocks[1].attn.q.original_component.weight.mul_(1.5)
         model.blocks[0].attn.v.original_component.weight[3] = 0
-    assert first_use(model) == Verdict()
+    assert verdict_on(model) == Verdict()
 
 
 # Wrong models
@@ -229,7 +229,7 @@ def test_logits_that_are_no_sum_name_the_reason(name, message, load):
     ],
 )
 def test_a_stream_that_is_no_sum_names_the_reason(name, reason, load):
-    assert reason in first_use(load(name)[0]).stream
+    assert reason in verdict_on(load(name)[0]).stream
     with pytest.raises(ValueError, match=reason):
         ck.residual.decompose(load(name)[0], ROWS)
 
@@ -273,7 +273,7 @@ def test_it_leaves_random_numbers_hooks_and_modules_as_they_are():
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    assert first_use(model) == Verdict()
+    assert verdict_on(model) == Verdict()
     assert torch.equal(torch.rand(3), expected)
     assert seen == []
     after = dict(model.original_model.named_modules())

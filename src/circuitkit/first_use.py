@@ -1,0 +1,491 @@
+"""The check at first use that a transformer-lens bridge is the model that it wraps.
+
+A `TransformerBridge` puts modules of its own into the model that it wraps, and computes attention
+itself. `verdict_on` compares the two once: for some settings the bridge computes another model, and
+then every number about it would be wrong without a word. It also compares what each layer writes
+with what the layer adds to the residual stream.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from transformer_lens.hook_points import HookPoint
+
+from circuitkit.bridge import (
+    HOOKS_OF_SWITCHES,
+    final_hook,
+    norms_close_layers,
+    own_hooks_only,
+    submodules,
+    undisturbed,
+    unwrapped,
+    versions_of_weights,
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the check at first use has found. An empty text says that all is right.
+
+    Parameters
+    ----------
+    forward : why the model does not run
+    logits : how the logits differ from those of the wrapped model
+    weights : the same, unless the reason is a setting that changes scores alone
+    reads : why the norm before a head or an MLP is not the one that is called so
+    stream : why the last stream is not the sum of what the layers write
+    unembedding : why the logits are no product of the last stream, behind its norm, with `W_U`
+    mlps : by layer, why what its MLP writes cannot be replaced alone
+    heads : by layer, why inputs of its heads cannot be replaced one by one
+    """
+
+    forward: str = ""
+    logits: str = ""
+    weights: str = ""
+    reads: str = ""
+    stream: str = ""
+    unembedding: str = ""
+    mlps: Mapping[int, str] = field(default_factory=dict)
+    heads: Mapping[int, str] = field(default_factory=dict)
+
+
+class Remembered(NamedTuple):
+    """A verdict, and the weights and the configuration that it holds for."""
+
+    weights: list[tuple[int, int]]
+    configuration: list[Any]
+    verdict: Verdict
+
+
+VERDICTS: WeakKeyDictionary[Any, Remembered] = WeakKeyDictionary()
+"""What is known of the models that were used."""
+
+
+def verdict_on(model: Any, weights: list[tuple[int, int]] | None = None) -> Verdict:
+    """Check a model when it is first used, and again when its weights have changed.
+
+    Two short rows of random tokens run through the bridge and through the model that it wraps,
+    without any hooks of the user. The result is remembered until torch counts a change of a weight,
+    or the bridge's configuration changes. Torch does not count changes through `weight.data`.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge`
+    weights : `versions_of_weights(model)`, if they are known
+
+    """
+    weights = versions_of_weights(model) if weights is None else weights
+    skipped = {*HOOKS_OF_SWITCHES, "_bridge_ref"}
+    configuration = [value for name, value in vars(model.cfg).items() if name not in skipped]
+    known = VERDICTS.get(model)
+    if known is None or known.weights != weights or known.configuration != configuration:
+        known = Remembered(weights, configuration, examine(model))
+        if not known.verdict.forward:  # the machine may have had too little memory
+            VERDICTS[model] = known
+    return known.verdict
+
+
+def require_same_model(model: Any, weights: list[tuple[int, int]] | None = None) -> Verdict:
+    """Raise a `ValueError` if the bridge does not run, or computes another model than it wraps."""
+    verdict = verdict_on(model, weights)
+    if verdict.forward:
+        raise ValueError(
+            f"{verdict.forward}. Weights can be read: heads_of(model). For runs, load a model with "
+            "other settings."
+        )
+    require_nothing(verdict.logits)
+    return verdict
+
+
+def require_right_weights(model: Any) -> None:
+    """Raise a `ValueError` if the bridge may have read the weights of the model in a wrong way."""
+    require_nothing(verdict_on(model).weights)
+
+
+def require_additive_layers(model: Any, verdict: Verdict | None = None) -> None:
+    """Raise a `ValueError` if the last stream is not the sum of what the layers write."""
+    verdict = verdict_on(model) if verdict is None else verdict
+    if verdict.forward or verdict.stream:
+        raise ValueError(
+            f"The stream of this kind of model ({architecture_of(model)}) is not known to be the "
+            f"sum of its parts, so wires cannot be cut either: {verdict.forward or verdict.stream}. "
+            "Other things work all the same: run(model, tokens, without='L0H1') and effect with "
+            "heads or embeddings, attribution, patterns and z of a run, heads_of(model)."
+        )
+
+
+def require_norms_before_layers(model: Any) -> None:
+    """Raise a `ValueError` if it is not known through which norm heads and MLPs read the stream."""
+    problem = verdict_on(model).reads
+    if problem:
+        raise ValueError(
+            f"It is not known what heads and MLPs read in this kind of model "
+            f"({architecture_of(model)}): {problem}. Runs, patterns and z of a run, and "
+            "heads_of(model) work all the same."
+        )
+
+
+def require_replaceable_mlp(model: Any, layer: int, verdict: Verdict) -> None:
+    """Raise a `ValueError` if what an MLP writes cannot be replaced alone."""
+    problem = verdict.mlps.get(layer)
+    if problem:
+        raise ValueError(
+            f"'L{layer} MLP' cannot be replaced in this kind of model ({architecture_of(model)}): "
+            f"{problem}. Heads and embeddings can be replaced: run(model, tokens, "
+            f"without='L{layer}H0')."
+        )
+
+
+def require_separate_heads(model: Any, layer: int, verdict: Verdict) -> None:
+    """Raise a `ValueError` if the inputs of a layer's heads cannot be replaced one by one."""
+    problem = verdict.heads.get(layer)
+    if problem:
+        raise ValueError(
+            f"Inputs of heads and wires into them cannot be cut in layer {layer} of this kind of "
+            f"model ({architecture_of(model)}): {problem}. Whole heads and MLPs can be replaced: "
+            f"run(model, tokens, without='L{layer}H0')."
+        )
+
+
+def require_unembedding_of_stream(model: Any) -> None:
+    """Raise a `ValueError` if embedding or unembedding have another width than the stream."""
+    width, d_model = model.W_U.shape[0], model.cfg.d_model
+    if width != d_model:
+        raise ValueError(
+            f"The embeddings of this model ({architecture_of(model)}) have {width} dimensions, and "
+            f"its stream has {d_model}: a projection stands between them, so what heads write "
+            "cannot be multiplied with W_U. Runs with heads replaced, patterns and attribution "
+            "work all the same, such as run(model, tokens).pattern('L0H0')."
+        )
+
+
+def require_sum_of_logits(model: Any) -> None:
+    """Raise a `ValueError` for a model whose logits are no sum over its parts."""
+    verdict = verdict_on(model)
+    if verdict.unembedding:
+        rest = "" if verdict.stream else "; residual.decompose splits its residual stream"
+        raise ValueError(
+            f"The logits of this model are no sum over its parts, because {verdict.unembedding}{rest}."
+        )
+
+
+def require_nothing(problem: str) -> None:
+    """Raise a `ValueError` with this text, unless it is empty."""
+    if problem:
+        raise ValueError(problem)
+
+
+@torch.no_grad()
+def examine(model: Any) -> Verdict:
+    """Run a model and the model that it wraps, and compare."""
+    tokens, seen = probe(model), {}
+    with undisturbed(model), own_hooks_only(model):
+        try:
+            with listening(model.hook_dict, seen):
+                logits = model(tokens)
+        except Exception as problem:
+            return Verdict(
+                f"transformer-lens cannot run this model ({architecture_of(model)}): {first_line(problem)}"
+            )
+        difference = difference_of_logits(model, tokens, logits)
+    config = getattr(model.original_model, "config", None)
+    is_of_scores = any(getattr(config, name, usual) != usual for name, usual in SCORE_SETTINGS)
+    stream, mlps, heads = compare_layers(model, seen)
+    return Verdict(
+        logits=difference,
+        weights="" if is_of_scores else difference,
+        reads=compare_reads(model, seen),
+        stream=stream,
+        unembedding=compare_unembedding(model, logits, seen),
+        mlps=mlps,
+        heads=heads,
+    )
+
+
+def probe(model: Any) -> Int[Tensor, "batch pos"]:
+    """Two short rows of random tokens, the same each time."""
+    generator = torch.Generator().manual_seed(0)
+    size = (2, min(model.cfg.n_ctx, 8))
+    return torch.randint(model.W_E.shape[0], size, generator=generator).to(model.W_E.device)
+
+
+def architecture_of(model: Any) -> str:
+    """What kind of model this is."""
+    return str(model.cfg.architecture or type(model.original_model).__name__)
+
+
+def first_line(problem: Exception) -> str:
+    """The first line of an error message."""
+    return (
+        f"{type(problem).__name__}: {str(problem).strip().partition(chr(10))[0][:150].rstrip('.')}"
+    )
+
+
+@contextmanager
+def listening(points: Mapping[str, HookPoint], seen: dict[str, Tensor]) -> Iterator[None]:
+    """Inside, what each hook sees is written down, under all names of the hook.
+
+    A second value at a hook is written down under "again" and its name as well.
+    """
+
+    def keep(names: list[str], _module: Any, _given: Any, value: Any) -> None:
+        if isinstance(value, Tensor):
+            seen.update({f"again {name}": value for name in names if name in seen})
+            seen.update(dict.fromkeys(names, value))
+
+    names_of_point: dict[HookPoint, list[str]] = {}
+    for name, point in points.items():
+        names_of_point.setdefault(point, []).append(name)
+    handles = [
+        point.register_forward_hook(partial(keep, names)) for point, names in names_of_point.items()
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+# The model behind the bridge
+
+
+def difference_of_logits(model: Any, tokens: Tensor, logits: Tensor) -> str:
+    """How the logits of a bridge differ from those of the model that it wraps, or ""."""
+    from transformers import PreTrainedModel
+
+    wrapped = model.original_model
+    if not isinstance(wrapped, PreTrainedModel):
+        return ""  # a native model wraps no other
+    try:
+        with unwrapped(model):
+            result = wrapped(tokens)
+    except Exception:
+        return ""  # it cannot run without the bridge, so there is nothing to compare with
+    ours, theirs = (values.float().log_softmax(-1) for values in (logits, result.logits))
+    excess = (ours - theirs).abs().max()
+    # rounding errors grow with the size of the logits
+    size = result.logits.float().abs().max().clamp_min(1)
+    if not excess > max(1e-3, 8 * torch.finfo(logits.dtype).eps) * size:
+        return ""
+    return (
+        f"The TransformerBridge computes another model than the one that it wraps "
+        f"({architecture_of(model)}): on random tokens the log-probabilities differ by up to "
+        f"{excess:.2g} nats.{unusual_settings(wrapped.config)} So runs, cuts and patterns would be "
+        "those of another model. Load the model with transformers, or with another setting."
+    )
+
+
+SCORE_SETTINGS = (
+    ("scale_attn_weights", True),
+    ("scale_attn_by_inverse_layer_idx", False),
+    ("slow_but_exact", False),
+)
+"""Settings of GPT-2 and BLOOM that leave the meaning of weights as it is, with their usual values."""
+UNUSUAL_SETTINGS = {
+    **dict(SCORE_SETTINGS),
+    "attn_logit_softcapping": None,
+    "clip_qkv": None,
+    "logit_scale": 1.0,
+    "logits_scaling": 1.0,
+    "residual_multiplier": 1.0,
+    "embedding_multiplier": 1.0,
+    "attention_multiplier": 1.0,
+}
+"""Settings that transformer-lens may leave out, each with its usual value."""
+
+
+def unusual_settings(config: Any) -> str:
+    """The settings of a configuration that may be the reason for a difference, as a sentence."""
+    found = []
+    for name, usual in UNUSUAL_SETTINGS.items():
+        value = getattr(config, name, usual)
+        if value != usual:
+            found.append(f"{name}={value!r}")
+    return f" Its configuration says {', '.join(found)}." if found else ""
+
+
+# What layers write and what they add
+
+
+def compare_layers(
+    model: Any, seen: Mapping[str, Tensor]
+) -> tuple[str, dict[int, str], dict[int, str]]:
+    """Why the last stream is not the sum of what is written, and what cannot be replaced, by layer.
+
+    The result is empty texts and dictionaries if layers add what they write.
+    """
+    layers = [LayerSeen(model, layer, seen) for layer in range(len(model.blocks))]
+    mlps = {here.layer: here.problem_of_mlp() for here in layers if here.problem_of_mlp()}
+    heads = {here.layer: here.problem_of_heads() for here in layers if here.problem_of_heads()}
+    stream, previous = "", None
+    for here in layers:
+        problem = here.problem()
+        if not problem and previous is not None and not is_close(previous, here.begin, previous):
+            problem = "it does not read what the layer before it has written"
+        if problem and not stream:
+            stream = (
+                f"layer {here.layer} of this model does not simply add its output to the residual "
+                f"stream, because {problem}"
+            )
+        previous = here.end
+    last = seen.get(final_hook(model))
+    if not stream and last is None:
+        stream = "it has no norm before its unembedding, where the last stream is read"
+    elif not stream and f"again {final_hook(model)}" in seen:
+        stream = "its last norm is used in other places as well"
+    elif not stream and previous is not None and not is_close(previous, last, previous):
+        stream = "something stands between its last layer and its last norm"
+    return stream, mlps, heads
+
+
+def compare_reads(model: Any, seen: Mapping[str, Tensor]) -> str:
+    """Why the norm before a head or an MLP is not `ln1` or `ln2`, or ""."""
+    if norms_close_layers(model):
+        return ""
+    for layer in range(len(model.blocks)):
+        here = LayerSeen(model, layer, seen)
+        for part, norm in (("attn", "ln1"), ("mlp", "ln2")):
+            read, normed = here.at(f"{part}.hook_in"), here.at(f"{norm}.hook_out")
+            if read is None or normed is None or read.numel() != normed.numel():
+                continue
+            if not is_close(read, normed.view_as(read), read):
+                return f"in layer {layer}, {norm} does not stand before the {part}"
+    return ""
+
+
+def is_close(one: Any, other: Any, like: Any) -> bool:
+    """Whether two values agree up to the rounding errors of a third one."""
+    if one is None or other is None or one.shape != other.shape:
+        return False
+    tolerance = max(1e-3, 4 * torch.finfo(like.dtype).eps) * like.float().abs().max()
+    return not (one.float() - other.float()).abs().max() > tolerance
+
+
+@dataclass(frozen=True)
+class LayerSeen:
+    """What the hooks of one layer have seen."""
+
+    model: Any
+    layer: int
+    seen: Mapping[str, Tensor]
+
+    def at(self, hook: str) -> Any:
+        """The value at a hook of the layer; None if it has none."""
+        return self.seen.get(f"blocks.{self.layer}.{hook}")
+
+    @property
+    def begin(self) -> Any:
+        """The stream that the layer reads."""
+        return self.at("hook_in")
+
+    @property
+    def end(self) -> Any:
+        """The stream behind the layer."""
+        return self.at("hook_out")
+
+    def written(self, part: str) -> Any:
+        """What the attention or the MLP writes, behind the norm behind it."""
+        behind, hook = (
+            ("ln1_post", "attn.o.hook_out") if part == "attn" else ("ln2_post", "mlp.hook_out")
+        )
+        value = self.at(f"{behind}.hook_out")
+        value = self.at(hook) if value is None else value
+        if value is None or self.begin is None or value.numel() != self.begin.numel():
+            return None
+        return value.view_as(self.begin)
+
+    def has(self, part: str) -> bool:
+        """Whether the layer has attention, or an MLP."""
+        return part in submodules(self.model.blocks[self.layer])
+
+    def steps(self) -> list[tuple[Any, Any, list[str]]]:
+        """The stream before and behind each step of the layer, and what writes in between."""
+        parts = [part for part in ("attn", "mlp") if self.has(part)]
+        if norms_close_layers(self.model):
+            return [
+                (self.begin, self.at("ln1.hook_in"), ["attn"]),
+                (self.at("ln1.hook_out"), self.at("ln2.hook_in"), ["mlp"]),
+            ]
+        middle = self.at("ln2.hook_in")
+        if middle is None and "ln2_post" in submodules(self.model.blocks[self.layer]):
+            middle = self.at("mlp.hook_in")
+        if middle is None or self.model.cfg.parallel_attn_mlp or len(parts) < 2:
+            return [(self.begin, self.end, parts)]
+        middle = middle.view_as(self.begin)
+        return [(self.begin, middle, ["attn"]), (middle, self.end, ["mlp"])]
+
+    def problem(self) -> str:
+        """Why the layer does not add what its parts write, or ""."""
+        if self.at("hook_in") is not None and f"again blocks.{self.layer}.hook_in" in self.seen:
+            return "it is called more than once"
+        for before, after, parts in self.steps():
+            values = [self.written(part) for part in parts]
+            if before is None or after is None or any(value is None for value in values):
+                return f"transformer-lens does not show what its {' and '.join(parts)} writes"
+            if not is_close(before + sum(values), after, after):
+                return f"what its {' and '.join(parts)} writes is not what the stream gains"
+        return ""
+
+    def problem_of_mlp(self) -> str:
+        """Why the output of the MLP cannot be replaced alone, or ""."""
+        if not self.has("mlp"):
+            return ""
+        written = self.written("mlp")
+        if written is None:
+            return "transformer-lens does not show what it writes"
+        if is_close(written, self.end, written):
+            return "its module returns the residual stream with its output added"
+        return ""
+
+    def problem_of_heads(self) -> str:
+        """Why a head cannot be computed again alone: a norm mixes what the heads have gathered."""
+        attention = submodules(self.model.blocks[self.layer]).get("attn")
+        inner = getattr(attention, "original_component", None)
+        modules = {} if inner is None else submodules(inner)
+        norms = [name for name in modules if "norm" in name and name[0] not in "qkv"]
+        if not norms:
+            return ""
+        pattern, z, v = (self.at(f"attn.hook_{name}") for name in ("pattern", "z", "v"))
+        if pattern is None or z is None or v is None:
+            return f"transformer-lens does not show what {norms[0]} does"
+        n_heads = pattern.shape[1]
+        z = z.reshape(*z.shape[:2], n_heads, -1)  # [batch, pos, head, d_head]
+        v = v.reshape(*v.shape[:2], -1, z.shape[-1]).transpose(1, 2)  # [batch, group, pos, d_head]
+        v = v.repeat_interleave(n_heads // v.shape[1], dim=1)
+        if is_close((pattern.to(v) @ v).transpose(1, 2), z, z):
+            return ""
+        return f"a norm ({norms[0]}) divides by the size of what all heads have gathered"
+
+
+def compare_unembedding(model: Any, logits: Tensor, seen: Mapping[str, Tensor]) -> str:
+    """Why the logits are no product of the last stream, behind its norm, with `W_U`, or ""."""
+    cap = getattr(model.cfg, "output_logits_soft_cap", None) or -1.0
+    if "mlm_head" in submodules(model):
+        return "a network (mlm_head) computes them"
+    if cap > 0:
+        return f"they are capped at {cap:g}"
+    read, given = seen.get("ln_final.hook_out"), seen.get("unembed.hook_in")
+    read = given if read is None else read
+    if read is None or read.shape[-1] != model.cfg.d_model:
+        return "a projection stands between the last stream and the unembedding"
+    if given is not None and not is_close(read, given, given):
+        return "a network stands between the last norm and the unembedding"
+    product = read.float() @ model.W_U.float()
+    if model.b_U is not None:
+        product = product + model.b_U.float()
+    if is_close(product, logits, logits):
+        return ""
+    factor = float((product * logits).sum() / product.square().sum())
+    if not is_close(factor * product, logits, logits):
+        return "they are not the last stream times W_U"
+    config = getattr(model.original_model, "config", None)
+    names = [name for name in ("logit_scale", "logits_scaling") if hasattr(config, name)]
+    because = f" ({names[0]}={getattr(config, names[0])} in its configuration)" if names else ""
+    return f"they are multiplied by {factor:.4g}{because}"
