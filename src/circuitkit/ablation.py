@@ -35,7 +35,7 @@ from circuitkit.bridge import (
     undisturbed,
     versions_of_weights,
 )
-from circuitkit.checks import checked, shown, to_tokens
+from circuitkit.checks import Text, checked, shown, to_tokens
 from circuitkit.cuts import WHOLE_INPUT, Chain, Chains, ChainsBySide, Cuts, resolve, sides_of
 from circuitkit.first_use import (
     Verdict,
@@ -814,7 +814,7 @@ def hooks_left_out(hooks: Iterable[str], cuts: Cuts) -> set[str]:
 @checked
 def run(
     model: Any,
-    tokens: str | Sequence[str] | Int[Tensor, "*batch pos"],
+    tokens: Text,
     without: str | Iterable[str] = (),
     *,
     fill: Fill = "zero",

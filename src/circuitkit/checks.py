@@ -32,6 +32,8 @@ __all__ = [
 ]
 
 Function = TypeVar("Function", bound=Callable)
+Text = str | Sequence[str] | Int[Tensor, "*batch pos"]
+"""What a model reads: a text, several texts of one length, or token ids."""
 
 
 # an integer is accepted where a number is annotated, as everywhere in Python
@@ -168,9 +170,7 @@ def require_bridge(model: Any) -> None:
         )
 
 
-def to_tokens(
-    model: Any, text: str | Sequence[str] | Int[Tensor, "*batch pos"]
-) -> Int[Tensor, "batch pos"]:
+def to_tokens(model: Any, text: Text) -> Int[Tensor, "batch pos"]:
     """Token ids with a batch axis, from a text, several texts of one length, or token ids.
 
     Parameters

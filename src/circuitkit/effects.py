@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from circuitkit.ablation import Fill, Replacement, Run, names_of, replacement_of, run, run_with
 from circuitkit.checks import (
+    Text,
     checked,
     require_at_least,
     require_bridge,
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["Effect", "attribution", "effect", "wires"]
-
-Text = str | Sequence[str] | Int[Tensor, "*batch pos"]
 Measure = Literal["loss", "accuracy"] | Callable[[Run], Tensor]
 
 

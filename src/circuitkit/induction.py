@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from circuitkit.ablation import Run, run
-from circuitkit.checks import checked, require_finite, to_tokens
+from circuitkit.checks import Text, checked, require_finite, to_tokens
 from circuitkit.first_use import require_unembedding_of_stream
 from circuitkit.heads import in_full_precision
 from circuitkit.parts import head_names, n_heads
@@ -30,7 +30,6 @@ __all__ = ["InductionLoss", "Repeated", "induction_loss", "repeated_tokens", "sc
 BEHAVIOURS = ("prefix matching", "previous token", "duplicate token", "copying")
 """The columns of `scores`."""
 Names = str | Sequence[str]
-Text = str | Sequence[str] | Int[Tensor, "*batch pos"]
 
 
 # What heads do

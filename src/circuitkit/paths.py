@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from circuitkit.ablation import Run, run
 from circuitkit.bridge import norms_close_layers
-from circuitkit.checks import checked, require_at_least, to_tokens
+from circuitkit.checks import Text, checked, require_at_least, to_tokens
 from circuitkit.first_use import require_sum_of_logits
 from circuitkit.heads import (
     Heads,
@@ -41,7 +41,6 @@ __all__ = ["PathLogits", "path_logits", "score_decomposition"]
 DIRECT, BIAS, REST = "direct", "bias", "rest"
 MOST_PATHS = 4096
 """The largest number of paths that are followed one by one."""
-Text = str | Sequence[str] | Int[Tensor, "*batch pos"]
 
 
 @dataclass(frozen=True)

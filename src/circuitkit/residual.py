@@ -4,7 +4,6 @@ A part writes to the stream and later parts read from it, so the weights of a wr
 can be multiplied without running the model: these products are the virtual weights.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from transformer_lens import FactoredMatrix
 
 from circuitkit.ablation import run
 from circuitkit.bridge import norms_close_layers, submodules
-from circuitkit.checks import checked, require_bridge, to_token, to_tokens
+from circuitkit.checks import Text, checked, require_bridge, to_token, to_tokens
 from circuitkit.first_use import (
     require_norms_before_layers,
     require_right_weights,
@@ -44,8 +43,6 @@ __all__ = [
     "virtual_weights",
     "why",
 ]
-
-Text = str | Sequence[str] | Int[Tensor, "*batch pos"]
 Answer = int | np.integer | str | Int[Tensor, "..."]
 OneAnswer = int | np.integer | str | Int[Tensor, ""]
 
