@@ -42,8 +42,6 @@ def test_a_table_is_read_with_its_numbers(tmp_path, monkeypatch):
     (tmp_path / "manifest.json").write_text(json.dumps({"runs.csv": entry}))
     (tmp_path / "runs.csv").write_text(text)
     monkeypatch.setattr(data, "DATA", tmp_path.parent)
-    assert data.stored(tmp_path.name, "runs.csv") == [
-        {"name": "mine", "steps": 12, "loss": 0.001}
-    ]
+    assert data.stored(tmp_path.name, "runs.csv") == [{"name": "mine", "steps": 12, "loss": 0.001}]
     with pytest.raises(ValueError, match=r"no stored file 'mine'. There are \['runs.csv'\]"):
         data.stored(tmp_path.name, "mine")
