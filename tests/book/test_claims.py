@@ -23,6 +23,7 @@ SLOW = (
     "gated.low_rank_sparse",
     "notes.crossings",
     "gated.and_gates",
+    "gated.attention_on_the_source",
     "notes.one_layer_fails",
     "ffn.training_hazards",
     "ffn.errors_through_layers",

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -88,12 +89,15 @@ def head_formula() -> float:
 
 
 def biases_in_weights() -> list[bool]:
-    """With a column of ones: is the inner bias reproduced, and the outer one as well?"""
+    """Are the inner and the outer bias reproduced: on the post's position code, then with one column of ones?"""
     X, W_in, W_out, b_in, b_out = _parts()
+    inner, outer = F.silu(X @ W_in + b_in) @ W_out, F.silu(X @ W_in) @ W_out + b_out
+    with_inner = _omega(20, W_in, W_out, 5, "three_layers", b_in=b_in)
+    with_outer = _omega(20, W_in, W_out, 5, "three_layers", b_out=b_out)
+    in_code = [largest(with_inner(X) - inner) < 1e-12, largest(with_outer(X) - outer) < 1e-12]
     V1, V2 = theorems.bias_trick(W_in, b_in, W_out)
     got = (F.silu(torch.cat([X, X.new_ones(5, 1)], 1) @ V1) @ V2)[:, :-1]
-    exact = F.silu(X @ W_in + b_in) @ W_out
-    return [largest(got - exact) < 1e-12, largest(got - exact - b_out) < 1e-12]
+    return [*in_code, largest(got - inner) < 1e-12, largest(got - inner - b_out) < 1e-12]
 
 
 def omega_needed() -> list[float]:
@@ -272,18 +276,28 @@ def _trained(decay: float, dropout: float) -> tuple[float, float]:
 
 
 def cost_of_heads() -> list[float]:
-    """At the sizes of GPT-3, over the MLP: multiplications of the three-layer construction with full matrices, and of the
-    one-layer form with whole patterns and with two keys; width of the three-layer stream over that of the model.
+    """At the sizes of GPT-3, multiplications over those of the MLP: three layers with full matrices, with factors of rank N + 1,
+    and with the one-hot part as a mask; width over that of the model; the later single layer with whole patterns, with two keys.
     """
     d_model, n_ctx = 12288, 2048
     W_in = torch.ones(1, 1).expand(d_model, 4 * d_model)
     layer = OmegaMLP(W_in, W_in.T, None, None, n_ctx, 20.0, "three_layers")
-    width, length = layer.d_stream, n_ctx + 1
-    each = (
-        length * width**2 + 2 * length**2 * width + length * width**2
-    )  # X Q, times X^T, pattern times X, times V
-    full = layer.n_heads * each / (2 * n_ctx * d_model * 4 * d_model)
-    return [full, *multiplications_over_the_mlp(n_ctx, d_model), width / d_model]
+    width, length, hidden = layer.d_stream, n_ctx + 1, 4 * d_model
+
+    def product(*sizes: int) -> int:  # of matrices of these sizes, from left to right
+        return sizes[0] * sum(a * b for a, b in pairwise(sizes[1:]))
+
+    values = product(length, length, width, width)
+    full = product(length, width, width, length) + values
+    factors = 2 * product(length, width, length) + product(length, length, length)
+    # A head that activates an entry: one column of queries, keys and values. Patterns of the linear heads: times what they write.
+    entries = hidden * (product(length, 1, length) + product(length, length, 1))
+    linear = 2 * product(length, d_model, hidden)
+    linear += product(length, length, hidden) + product(length, length, d_model + hidden)
+    costs = [layer.n_heads * full, layer.n_heads * factors, entries + linear]
+    mlp = 2 * n_ctx * d_model * hidden
+    one_layer = multiplications_over_the_mlp(n_ctx, d_model)
+    return [*(cost / mlp for cost in costs), width / d_model, *one_layer]
 
 
 def attention_only_trained() -> list[float]:

@@ -85,7 +85,9 @@ def two_gates_cost_more() -> list:
 
 
 def penalised_pairs() -> list[float]:
-    """Share of pairs of an 11-token prompt that no head can use; their share of the penalty of a fresh block."""
+    """Relative error of a fresh block's penalty against the mean over pairs of (sum over heads of gate^0.6)^(1 / 0.6); share of
+    pairs of an 11-token prompt that no head can use; their share of the penalty.
+    """
     task = SkipTrigramTask(5)
     block = sp.GatedBlock(post_recipe(4), 4, 12).requires_grad_(False)
     x = torch.eye(12)[task.sample(1000, seed=0)]
@@ -94,7 +96,8 @@ def penalised_pairs() -> list[float]:
     every, causal = block.penalty(gates, z), _causal(block).penalty(gates, z)
     n = task.n_ctx
     usable = n * (n + 1) / 2 / n**2
-    return [1 - usable, float(1 - usable * causal / every)]
+    wanted = gates.pow(0.6).sum(1).pow(1 / 0.6).mean()
+    return [float((every - wanted).abs() / wanted), 1 - usable, float(1 - usable * causal / every)]
 
 
 def loophole() -> list:
@@ -110,15 +113,50 @@ def loophole() -> list:
 
 
 def initial_weights() -> list:
-    """Whether the gate vectors of a fresh block are orthonormal across heads, and whether its value bias is not zero."""
+    """Whether the gate vectors of a fresh block are orthonormal across heads; spread of its other weights, 100 blocks, over that
+    of Xavier's normal distribution: Q, K and V, then O, for the tensor of all heads; and the same for the matrix of one head.
+    """
+    made = [sp.GatedBlock(post_recipe(4), 4, 12, seed=seed) for seed in range(100)]
+    flat = made[0].W_GQ.detach().flatten(1)
+    reading = torch.stack([torch.stack([one.W_Q, one.W_K, one.W_V]) for one in made])
+    writing = torch.stack([one.W_O for one in made])
+    n_heads, d_model, d_head = made[0].W_Q.shape
+    spread = [float(weights.detach().std()) for weights in (reading, writing)]
+    all_heads = [
+        2 / (d_model * d_head + n_heads * d_head),
+        2 / (d_head * d_model + n_heads * d_model),
+    ]
+    one_head = 2 / (d_model + d_head)
+    ratios = [
+        one / variance**0.5
+        for one, variance in zip(spread * 2, [*all_heads, one_head, one_head], strict=True)
+    ]
+    return [bool(torch.allclose(flat @ flat.T, torch.eye(n_heads), atol=1e-5)), *ratios]
+
+
+def gate_ranks() -> list:
+    """Whether the gates of a block with the public settings have fewer dimensions than its heads; the largest rank of the gate
+    scores of a head, and of its attention scores.
+    """
     block = sp.GatedBlock(post_recipe(4), 4, 12).requires_grad_(False)
-    flat = block.W_GQ.flatten(1)
-    return [bool(torch.allclose(flat @ flat.T, torch.eye(8), atol=1e-5)), bool(block.b_V.any())]
+    x = torch.eye(12)
+    ranks = [
+        int(torch.linalg.matrix_rank((x @ A + a[:, None]) @ (x @ B + b[:, None]).mT).max())
+        for A, a, B, b in (
+            (block.W_GQ, block.b_GQ, block.W_GK, block.b_GK),
+            (block.W_Q, block.b_Q, block.W_K, block.b_K),
+        )
+    ]
+    return [ranks[0] < ranks[1], *ranks]
 
 
 def shared_by_originals() -> list[int]:
-    """Shipped 4-head originals that keep 0, 1, ... 5 trigrams in no single head, each judged now by the post's form."""
-    return shared_trigrams([toy.load_original(4, 5, seed) for seed in range(48)])
+    """Trigrams of the post's published 4-head original with a head by the post's form, and all; stored table. Then shipped 4-head
+    originals that keep 0, 1, ... 5 trigrams in no single head, each judged now by the post's form.
+    """
+    (post,) = [row for row in load_results("published") if row["model"] == "4H/5T original"]
+    counts = shared_trigrams([toy.load_original(4, 5, seed) for seed in range(48)])
+    return [len(str(post["post_carried"]).split()), post["post_learnt"], *counts]
 
 
 def shared_trigrams(made: list[TransformerBridge]) -> list[int]:
@@ -163,9 +201,9 @@ def unexplained() -> list[float]:
     return published + _post_means("fvu", max(_post_rows())[1])
 
 
-def late_training() -> list[float]:
-    """Runs of the three sizes with a head for every trigram by the post's form at 5,000 steps, where all were followed to, and
-    how many runs there are; mean largest value bias at 2,000 steps, and where all were followed to; stored table.
+def late_training() -> list[int]:
+    """Runs of the three sizes with a head for every trigram by the post's form at 5,000 steps, and where all were followed to; how
+    many runs of a size there are, and on how many originals; stored table.
     """
     rows, last = _post_rows(), max(_post_rows())[1]
     passed = [
@@ -173,8 +211,7 @@ def late_training() -> list[float]:
         for step in (5000, last)
         for heads, trigrams in SIZES
     ]
-    biases = [mean for step in (2000, last) for mean in _post_means("largest_value_bias", step)]
-    return [*passed, len(rows[4, last]), *biases]
+    return [*passed, len(rows[4, last]), len({row["original"] for row in rows[4, last]})]
 
 
 def two_forms() -> list[bool]:
@@ -317,16 +354,19 @@ def with_and_without_penalty() -> list[int]:
 
 
 def attention_on_the_source() -> list:
-    """Whether it is far from full: mean attention of original 13 on the source where a completion is due, of the largest head
-    and over heads; the lowest and the highest mean with the weights of its heads in 20 random orders.
+    """Whether it is far from full: mean attention on the source where a completion is due, of the head with most in each original
+    that learnt every trigram: lowest and highest; the same over 20 random orders of the weights of original 13.
     """
-    made = toy.load_original(4, 5, seed=13)
-    per_head = source_attention(made)
-    mixed = [
-        float(source_attention(in_random_order(4, 5, 13, order)).mean()) for order in range(20)
+    config = {f"{heads}H{trigrams}T": (heads, trigrams) for heads, trigrams in SIZES}
+    learnt = [
+        (*config[row["config"]], row["seed"])
+        for row in load_results("originals")
+        if row["config"] in config and row["strict_learnt"] == config[row["config"]][1]
     ]
-    largest = float(per_head.max())
-    return [largest < 0.5, largest, float(per_head.mean()), min(mixed), max(mixed)]
+    trained = [float(source_attention(toy.load_original(*one)).max()) for one in learnt]
+    mixed = [float(source_attention(in_random_order(4, 5, 13, order)).max()) for order in range(20)]
+    most = max(trained)
+    return [most < 0.6, len(trained), min(trained), most, min(mixed), max(mixed)]
 
 
 def in_random_order(n_heads: int, n_trigrams: int, seed: int, order: int) -> TransformerBridge:
@@ -342,7 +382,7 @@ def in_random_order(n_heads: int, n_trigrams: int, seed: int, order: int) -> Tra
 
 def source_attention(made: TransformerBridge) -> Tensor:
     """Mean attention of each head on the source where a completion is due."""
-    tokens = made.task.sample(4000, seed=9)
+    tokens = made.task.sample(1000, seed=9)
     due = made.task.states(tokens) == 2
     pattern = heads_of(made).pattern(made.W_E[tokens])
     on_source = (pattern * (tokens == 0)[:, None, None]).sum(-1)
@@ -386,14 +426,17 @@ def low_rank_sparse() -> list[int]:
 
 def cleaner_heads() -> list[int]:
     """Heads of rank one in layer 1 that look at the place after the last occurrence more cleanly than any of the layer's own
-    four, after training: from principal axes, from random axes; heads that copy a class, from principal axes; cleaner ones of
-    units that are drawn at random, of all of these that write; stored table, first seed.
+    four, of all that write: after training from principal axes, and from random axes, and of units that are drawn at random.
+    First the heads that copy a class, from principal axes; stored table, first seed.
     """
     made, random_axes, units = (
         rank_one_heads(kind)[0] for kind in ("lorsa", "lorsa, random axes", "lorsa, drawn units")
     )
-    found = [made["cleaner"], random_axes["cleaner"], made["classes"]]
-    return [*found, units["cleaner"], units["alive"]]
+    blocks = (made, random_axes, units)
+    return [
+        made["classes"],
+        *(block[column] for block in blocks for column in ("cleaner", "alive")),
+    ]
 
 
 def rank_one_heads(block: str) -> list[dict]:
@@ -415,7 +458,8 @@ def sharing_by_rank() -> list[float]:
 
 def other_gates() -> list:
     """Whether gates of trained blocks exceed 1 with ReLU; mean gate with ReLU and tanh over that of clamped blocks; strict runs,
-    of all, on 4H/5T originals with ReLU, tanh, a straight-through gate, a binary one, copied weights; stored table.
+    of all, on 4H/5T originals with ReLU, tanh, a straight-through gate, a binary one, copied weights, and the clamp from the same
+    two starts; stored table.
     """
     original, largest, mean = toy.load_original(4, 5, seed=13), {}, {}
     x = original.W_E[original.task.sample(2000, seed=2)]
@@ -430,6 +474,7 @@ def other_gates() -> list:
         _runs(f"gates, {how}", 5)
         for how in ("relu", "relu_tanh", "binary_ste", "binary", "duplicate")
     ]
+    stored.append(_runs("gates", 5, inits=2))
     strict = [n for passed in stored for n in (sum(passed), len(passed))]
     return [largest["relu"] > 1 >= largest["clamp"], mean["relu_tanh"] / mean["clamp"], *strict]
 
@@ -482,12 +527,12 @@ def _post_means(name: str, step: int) -> list[float]:
     return [sum(row[name] for row in some) / len(some) for some in rows]
 
 
-def _runs(recipe: str, trigrams: int) -> list[int]:
-    """Of each run with this recipe, 1 if it is a strict success."""
+def _runs(recipe: str, trigrams: int, inits: int = 8) -> list[int]:
+    """Of each run with this recipe, from the first starts, 1 if it is a strict success."""
     return [
         row["strict"]
         for row in load_results("recipes")
-        if (row["recipe"], row["trigrams"]) == (recipe, trigrams)
+        if (row["recipe"], row["trigrams"]) == (recipe, trigrams) and row["init"] < inits
     ]
 
 

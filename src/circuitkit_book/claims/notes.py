@@ -32,10 +32,9 @@ from circuitkit_book.claims.shipped import (
     token,
     unigram,
 )
-from circuitkit_book.feature_toys import train_toy_models
+from circuitkit_book.feature_toys import sample_features, train_toy_models
 from circuitkit_book.residual_stream import deletion_scores, random_rotation, rotate_basis
 from circuitkit_book.superposition_models import one_head_model
-from circuitkit_book.superposition_task import trigram_verdict
 
 
 def setting() -> bool:
@@ -80,14 +79,25 @@ def deletion(two: Any = None) -> list:
     return [rank, pair, float(largest.values[0]), float(cosine.mean())]
 
 
-def opposite_features() -> float:
-    """Cosine between two features that never occur together, in a toy that stores four in two dimensions; mean of 2 pairs."""
+def opposite_features() -> list[float]:
+    """Cosine between two features that never occur together, in a toy that stores four in two dimensions, mean of 2 pairs; least
+    share of two such features that is missed if they have opposite directions, and the same direction.
+    """
     trained = train_toy_models(
         torch.full((8,), 0.3), n_features=4, n_hidden=2, pairs="anticorrelated", steps=1000
     )
     best = trained.W[trained.loss.argmin()]
     unit = best / best.norm(dim=-1, keepdim=True)
-    return float((unit[0] @ unit[1] + unit[2] @ unit[3]) / 2)
+    x = sample_features(
+        torch.tensor([0.3]), 2, 10_000, "anticorrelated", torch.Generator().manual_seed(0)
+    )[0]
+    missed = []
+    for sign in (-1.0, 1.0):
+        line = torch.tensor([1.0, sign])
+        read = torch.relu(torch.outer(x @ line, line))
+        read = read * (read * x).sum() / read.square().sum()  # the best scale
+        missed.append(float((read - x).square().sum() / x.square().sum()))
+    return [float((unit[0] @ unit[1] + unit[2] @ unit[3]) / 2), *missed]
 
 
 def rotated_stream() -> float:
@@ -368,13 +378,26 @@ def sparse_features() -> list[int]:
     return found
 
 
-def one_head_and_bigrams() -> list:
-    """One head beside the direct path on 5 skip trigrams of one source: accuracy after a source, strict verdict."""
+def effect_of_a_source() -> list[float]:
+    """Largest difference, relative to its size, between what a unit of attention to one source adds to the logits of two
+    destinations, all heads of the one-layer model, float64; accuracy of one head and the direct path on 5 trigrams of a source.
+    """
+    one = model("one-layer", exact=True)
+    x = one.run_with_cache(one.to_tokens("The king and the queen of"))[1]["blocks.0.hook_resid_pre"]
+    heads = heads_of(one)
+    pattern, source = heads.pattern(x[0]), torch.zeros(x.shape[1], dtype=x.dtype)
+    source[2] = 1.0
+    added = heads.results(x[0], pattern=pattern * source)[:, 4:6] @ one.W_U
+    first, second = (added / pattern[:, 4:6, 2, None]).unbind(1)
+    return [relative(first - second, first), _one_head_and_bigrams()]
+
+
+def _one_head_and_bigrams() -> float:
+    """Accuracy of one head and the direct path after a source, on 5 skip trigrams of one source."""
     made = one_head_model(5)
     tokens = made.task.sample(2000, seed=3)
     due = made.task.states(tokens) == 2
-    right = (made(tokens).argmax(-1)[due] == tokens[due] + 5).float().mean()
-    return [float(right), trigram_verdict(made).success]
+    return float((made(tokens).argmax(-1)[due] == tokens[due] + 5).float().mean())
 
 
 def _one_head():

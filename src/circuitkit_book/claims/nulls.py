@@ -111,7 +111,7 @@ def random_repeats() -> list[Range]:
 def originals_in_random_order() -> list[Range]:
     """G11 on the same 48 originals, with the weights of the heads in random order."""
     made = [gated.in_random_order(4, 5, seed, order=seed) for seed in range(48)]
-    return span([gated.shared_trigrams(made)])
+    return [[], [], *span([gated.shared_trigrams(made)])]
 
 
 def without_penalty() -> list[Range]:
@@ -127,9 +127,10 @@ def cleaner_heads_untrained() -> list[Range]:
     start, random_axes = (
         gated.rank_one_heads(f"{block}, untrained") for block in ("lorsa", "lorsa, random axes")
     )
-    columns = ((start, "cleaner"), (random_axes, "cleaner"), (start, "classes"))
+    columns = ((start, "classes"), (start, "cleaner"), (random_axes, "cleaner"))
     found = [[row[column] for row in rows] for rows, column in columns]
-    return [*([min(one), max(one)] for one in found), [], []]
+    classes, cleaner, from_random = ([min(one), max(one)] for one in found)
+    return [classes, cleaner, [], from_random, [], [], []]
 
 
 # Parts of the trained models that a claim does not name

@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from circuitkit import conversion
 from circuitkit_book import theorems
 from circuitkit_book.claims.numbers import above_the_mlp, largest, normal
+from circuitkit_book.stored_tables import stored_study
 
 N, D, UNITS = 5, 8, 12
 
@@ -83,9 +84,12 @@ def _one_neuron(x: float):
 
 
 def proof_sketch() -> list[float]:
-    """For x = 0.7: softmax(-x, 0), then the scores of the token for itself and for the bias token."""
+    """For x = 0.7: softmax(-x, 0); the scores of the token for itself and for the bias token; the softmax of these scores."""
     scores, _ = _one_neuron(0.7)
-    return [*torch.tensor([-0.7, 0.0], dtype=torch.float64).softmax(0).tolist(), *scores.tolist()]
+    printed = torch.tensor([-0.7, 0.0], dtype=torch.float64)
+    return [
+        one for part in (printed.softmax(0), scores, scores.softmax(0)) for one in part.tolist()
+    ]
 
 
 def appendix_pattern() -> float:
@@ -258,13 +262,16 @@ def gpt3_ratios() -> list[float]:
 
 def cost() -> list[float]:
     """Multiplications over the MLP's, for all patterns and for two keys a token, and the share of patterns masked away,
-    at the sizes of the page; for all patterns at other sizes.
+    at the sizes of the page; for all patterns at other sizes; seconds of SmolLM2 by two keys and 16 heads a neuron over the
+    original's, stored study.
     """
     made = conversion.neuron_heads(normal(1, 768, 8), normal(2, 8, 768))
     pattern = made.pattern(normal(0, 256, 768), [0])[0]
     masked = float((pattern == 0).double().mean())
     other = multiplications_over_the_mlp(64, 64)[0]
-    return [*multiplications_over_the_mlp(256, 768), masked, other]
+    rows, _ = stored_study("smollm2")
+    seconds = rows[(rows.precision == "float32") & (rows.heads_per_neuron == 16)].seconds.item()
+    return [*multiplications_over_the_mlp(256, 768), masked, other, seconds]
 
 
 def multiplications_over_the_mlp(n_ctx: int, d_model: int) -> list[float]:
