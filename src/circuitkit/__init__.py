@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # what an editor sees
     from circuitkit import induction as induction
     from circuitkit import models as models
     from circuitkit import paths as paths
+    from circuitkit import reading as reading
     from circuitkit import reports as reports
     from circuitkit import residual as residual
     from circuitkit import skip_trigrams as skip_trigrams
@@ -32,10 +33,10 @@ if TYPE_CHECKING:  # what an editor sees
     from circuitkit.effects import attribution as attribution
     from circuitkit.effects import effect as effect
     from circuitkit.heads import Heads as Heads
-    from circuitkit.heads import heads_of as heads_of
     from circuitkit.heads import stack as stack
     from circuitkit.models import list_models as list_models
     from circuitkit.models import load_model as load_model
+    from circuitkit.reading import heads_of as heads_of
     from circuitkit.reports import report as report
     from circuitkit.residual import why as why
 
@@ -52,6 +53,7 @@ MODULES = (
     "induction",
     "models",
     "paths",
+    "reading",
     "reports",
     "residual",
     "skip_trigrams",
@@ -64,7 +66,7 @@ HOMES = {
     "Heads": "heads",
     "attribution": "effects",
     "effect": "effects",
-    "heads_of": "heads",
+    "heads_of": "reading",
     "list_models": "models",
     "load_model": "models",
     "report": "reports",

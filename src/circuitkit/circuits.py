@@ -18,15 +18,9 @@ from transformer_lens import FactoredMatrix
 from circuitkit.bridge import submodules
 from circuitkit.checks import checked, require_at_least, require_bridge, require_finite
 from circuitkit.first_use import require_unembedding_of_stream
-from circuitkit.heads import (
-    Heads,
-    heads_of,
-    in_full_precision,
-    model_name,
-    require_scores,
-    widened,
-)
+from circuitkit.heads import Heads, in_full_precision, require_scores
 from circuitkit.names import Side
+from circuitkit.reading import heads_of, model_name, widened
 from circuitkit.residual import in_order, require_one_stream, writer_matrix
 from circuitkit.tables import Table
 

@@ -27,7 +27,8 @@ from itertools import product
 from typing import Any
 
 from circuitkit.names import Name, parse
-from circuitkit.parts import converted_neurons, neuron_names, require_part, step_of
+from circuitkit.parts import neuron_names, require_part, step_of
+from circuitkit.reading import converted_neurons
 
 Chain = tuple[Name, ...]
 """What leads to an input: one part for a wire, several for a path. The parts of a path after its

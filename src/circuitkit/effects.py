@@ -19,7 +19,7 @@ from joblib.parallel import get_active_backend
 from torch import Tensor
 from tqdm import tqdm
 
-from circuitkit.ablation import Fill, Replacement, Run, names_of, replacement_of, run, run_with
+from circuitkit.ablation import Fill, names_of, replacement_of, run, run_with
 from circuitkit.checks import (
     Text,
     checked,
@@ -30,6 +30,7 @@ from circuitkit.checks import (
     to_tokens,
 )
 from circuitkit.cuts import covers, resolve
+from circuitkit.intervention import Replacement
 from circuitkit.names import Side, join, parse, unknown
 from circuitkit.parts import Recording, head_names, in_layer, n_heads, parts_of, step_of
 from circuitkit.rows import (
@@ -39,6 +40,7 @@ from circuitkit.rows import (
     second_pass,
     token_losses,
 )
+from circuitkit.runs import Run
 from circuitkit.tables import Table
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit.ablation import Run, run
+from circuitkit.ablation import run
 from circuitkit.checks import Text, checked, require_finite, to_tokens
 from circuitkit.first_use import require_unembedding_of_stream
 from circuitkit.heads import in_full_precision
@@ -23,6 +23,7 @@ from circuitkit.rows import (
     second_pass,
     token_losses,
 )
+from circuitkit.runs import Run
 from circuitkit.tables import Table
 
 __all__ = ["InductionLoss", "Repeated", "induction_loss", "repeated_tokens", "scores"]

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from circuitkit.bridge import final_hook, has_folded_weights, norms_close_layers, submodules
 from circuitkit.first_use import require_additive_layers
-from circuitkit.heads import converted_neurons, neuron_rows
 from circuitkit.names import Name, unknown
 from circuitkit.norms import FrozenNorm
+from circuitkit.reading import converted_neurons, neuron_rows
 
 
 def in_layer(layer: int | None, hook: str) -> str:

@@ -14,26 +14,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit.ablation import Run, run
+from circuitkit.ablation import run
 from circuitkit.bridge import norms_close_layers
 from circuitkit.checks import Text, checked, require_at_least, to_tokens
 from circuitkit.first_use import require_sum_of_logits
-from circuitkit.heads import (
-    Heads,
-    attention_layers,
-    heads_of,
-    norm_divisor,
-    require_attention_head,
-    require_scores,
-)
+from circuitkit.heads import Heads, norm_divisor, require_scores
 from circuitkit.names import Side, parse, unknown
 from circuitkit.norms import FrozenNorm
 from circuitkit.parts import biases_at_end, head_names, in_layer, is_part, n_heads, parts_of
+from circuitkit.reading import attention_layers, heads_of, require_attention_head
 from circuitkit.residual import (
     require_one_text,
     require_position,
     require_sum,
 )
+from circuitkit.runs import Run
 from circuitkit.tables import Table
 
 __all__ = ["PathLogits", "path_logits", "score_decomposition"]

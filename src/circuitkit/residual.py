@@ -25,15 +25,8 @@ from circuitkit.first_use import (
 from circuitkit.heads import Heads, in_full_precision
 from circuitkit.names import Name, Side, parse, unknown
 from circuitkit.norms import FrozenNorm
-from circuitkit.parts import (
-    biases_at_end,
-    converted_neurons,
-    head_names,
-    n_heads,
-    norm_before,
-    start_names,
-    step_of,
-)
+from circuitkit.parts import biases_at_end, head_names, n_heads, norm_before, start_names, step_of
+from circuitkit.reading import converted_neurons
 from circuitkit.tables import Table
 
 __all__ = [

@@ -21,7 +21,7 @@ from circuitkit.checks import (
     shown,
 )
 from circuitkit.circuits import full_ov, full_qk
-from circuitkit.heads import heads_of, require_attention_head
+from circuitkit.reading import heads_of, require_attention_head
 
 if TYPE_CHECKING:
     import pandas as pd

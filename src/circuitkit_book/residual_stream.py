@@ -16,7 +16,8 @@ from circuitkit.bridge import submodules
 from circuitkit.checks import checked, require_at_least, require_bridge, shown, to_tokens
 from circuitkit.heads import in_full_precision
 from circuitkit.names import parse
-from circuitkit.parts import converted_neurons, in_layer, step_of
+from circuitkit.parts import in_layer, step_of
+from circuitkit.reading import converted_neurons
 from circuitkit.residual import (
     Text,
     component_names,

@@ -19,8 +19,8 @@ from circuitkit.bridge import norms_close_layers, submodules
 from circuitkit.checks import checked, require_at_least, to_tokens
 from circuitkit.conversion.activations import HeadSum, same_for_all_neurons
 from circuitkit.conversion.neurons import with_bias_token
-from circuitkit.heads import Heads, attention_layers, layer_heads
-from circuitkit.parts import converted_neurons
+from circuitkit.heads import Heads
+from circuitkit.reading import attention_layers, converted_neurons, layer_heads
 
 __all__ = [
     "MaskedHead",

@@ -12,8 +12,8 @@ import torch
 
 import circuitkit
 from circuitkit import circuits, models
-from circuitkit.heads import heads_of
 from circuitkit.paths import score_decomposition
+from circuitkit.reading import heads_of
 from circuitkit_book import superposition_models as sp
 from circuitkit_book.superposition_task import trigram_verdict
 from tests.support.site import DESKTOP, OpenPage

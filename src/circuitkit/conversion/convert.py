@@ -22,7 +22,8 @@ from circuitkit.conversion.bounds import bound_of, largest_reads, measured_error
 from circuitkit.conversion.neurons import NeuronLayer, bias_of
 from circuitkit.first_use import require_norms_before_layers, require_same_model
 from circuitkit.names import Name
-from circuitkit.parts import converted_neurons, n_heads, norm_before
+from circuitkit.parts import n_heads, norm_before
+from circuitkit.reading import converted_neurons
 
 if TYPE_CHECKING:
     import pandas as pd

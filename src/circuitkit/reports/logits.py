@@ -8,13 +8,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit.ablation import Run, run
+from circuitkit.ablation import run
 from circuitkit.bridge import only_permanent_hooks
-from circuitkit.heads import heads_of, in_full_precision
+from circuitkit.heads import in_full_precision
 from circuitkit.names import parse
 from circuitkit.norms import FrozenNorm
 from circuitkit.parts import norm_before
+from circuitkit.reading import heads_of
 from circuitkit.reports.rules import LEAST, LEAST_LOGITS, upper_tail
+from circuitkit.runs import Run
 
 N_FIRST_TRIALS = 4
 """Each skip trigram is put at so many random places first, to find those that are worth more."""

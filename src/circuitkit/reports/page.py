@@ -12,8 +12,8 @@ from torch import Tensor
 
 from circuitkit import figures
 from circuitkit.figures.pictures import Picture, in_page
-from circuitkit.heads import heads_of
 from circuitkit.names import parse
+from circuitkit.reading import heads_of
 from circuitkit.reports import parts, rules
 from circuitkit.reports.parts import Subject
 from circuitkit.reports.rules import Row

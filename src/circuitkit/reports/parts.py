@@ -17,9 +17,9 @@ from circuitkit.ablation import run
 from circuitkit.conversion.convert import find_mlps
 from circuitkit.effects import effect
 from circuitkit.figures.attention_view import visible
-from circuitkit.heads import heads_of
 from circuitkit.models import load_model
 from circuitkit.parts import head_names
+from circuitkit.reading import heads_of
 from circuitkit.reports import rules
 from circuitkit.reports.logits import Unembedding, copying, tested_trigrams, trigrams_by_weights
 from circuitkit.reports.rules import Row

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit.ablation import Run, run
+from circuitkit.ablation import run
 from circuitkit.bridge import only_permanent_hooks
-from circuitkit.heads import heads_of
 from circuitkit.names import Side, parse
 from circuitkit.parts import head_names, norm_before, step_of
+from circuitkit.reading import heads_of
 from circuitkit.reports.logits import Unembedding
 from circuitkit.reports.parts import Subject, row
 from circuitkit.reports.rules import (
@@ -23,6 +23,7 @@ from circuitkit.reports.rules import (
     random_rows,
     upper_tail,
 )
+from circuitkit.runs import Run
 
 WIRED = ("prefix matching", "previous token", "duplicate token")
 """Behaviours whose wires are tried. Many heads of large models attend to the first token at rest."""

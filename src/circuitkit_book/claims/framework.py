@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 
 from circuitkit import circuits, induction, models, paths, residual, skip_trigrams
-from circuitkit.heads import heads_of
+from circuitkit.reading import heads_of
 from circuitkit_book import path_importance, skip_trigram_bugs
 from circuitkit_book.bigrams import bigram_log_probs
 from circuitkit_book.claims.shipped import model, product, relative, repeats, second_pass, unigram

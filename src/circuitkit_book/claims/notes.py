@@ -14,8 +14,9 @@ from circuitkit import (
     paths,
     residual,
 )
-from circuitkit.heads import heads_of, stack
+from circuitkit.heads import stack
 from circuitkit.names import SIDES
+from circuitkit.reading import heads_of
 from circuitkit_book import (
     induction_by_hand,
     induction_training,

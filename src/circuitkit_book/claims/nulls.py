@@ -24,7 +24,7 @@ import torch
 
 from circuitkit import circuits, effects, induction, models
 from circuitkit import superposition as sp
-from circuitkit.heads import heads_of
+from circuitkit.reading import heads_of
 from circuitkit_book import skip_trigram_bugs
 from circuitkit_book import superposition_models as toy
 from circuitkit_book.claims import framework, gated, notes

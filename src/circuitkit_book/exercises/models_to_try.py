@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from circuitkit.heads import heads_of
 from circuitkit.models import load_model
+from circuitkit.reading import heads_of
 from circuitkit_book import superposition_models
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from circuitkit.ablation import run
-from circuitkit.parts import converted_neurons
+from circuitkit.reading import converted_neurons
 from tests.support.slow_tools import forward
 from tests.support.zoo import converted, make
 

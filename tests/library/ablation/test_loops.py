@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from circuitkit.ablation import run
-from circuitkit.parts import converted_neurons, part_names
+from circuitkit.parts import part_names
+from circuitkit.reading import converted_neurons
 from circuitkit_book.induction_by_hand import build_induction_model
 from tests.support.slow_tools import forward
 from tests.support.zoo import converted, make

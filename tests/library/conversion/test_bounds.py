@@ -12,7 +12,7 @@ from circuitkit import to_attention_only
 from circuitkit.conversion import gate_sum, neuron_heads
 from circuitkit.conversion.activations import head_sum
 from circuitkit.conversion.bounds import largest_reads
-from circuitkit.parts import converted_neurons
+from circuitkit.reading import converted_neurons
 from circuitkit_book.stored_tables import stored_study
 from tests.support.activations import EXACT, WHOLE_LINE
 

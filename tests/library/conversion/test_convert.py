@@ -8,7 +8,7 @@ import torch
 from circuitkit import to_attention_only
 from circuitkit.bridge import copy_model
 from circuitkit.conversion import gate_sum
-from circuitkit.parts import converted_neurons
+from circuitkit.reading import converted_neurons
 from circuitkit_book.theorems import literal_stream
 from tests.support import zoo
 from tests.support.activations import EXACT

@@ -7,7 +7,7 @@ import torch
 
 import circuitkit as ck
 from circuitkit import heads_of
-from circuitkit.heads import ARCHITECTURES, layer_heads
+from circuitkit.reading import ARCHITECTURES, layer_heads
 from tests.support import tiny_models, zoo
 
 NATIVE = {
@@ -151,7 +151,7 @@ def test_other_architectures_have_weights_and_no_patterns(tmp_path, boot):
     model = from_transformers(tmp_path, "Bloom", sizes)  # its scores depend on distances (ALiBi)
     heads = heads_of(model)
     assert (heads.positions, heads.W_Q.shape) == ("other", (6, 24, 8))
-    message = "their weights: BloomForCausalLM is not one of .* circuitkit.heads.ARCHITECTURES"
+    message = "their weights: BloomForCausalLM is not one of .* circuitkit.reading.ARCHITECTURES"
     with pytest.raises(ValueError, match=message):
         heads.pattern(torch.zeros(3, 24))
     native = boot(positional_embedding_type="rotary", d_head=6)

@@ -1,0 +1,132 @@
+"""The hooks of a run, and the rules for those that a user has put on the model.
+
+At a hook point, the changes of the run come first, a user's hooks come next, and the recording comes
+last. A user's hook raises an error where what it changes would be wrong or lost.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformer_lens.hook_points import HookPoint
+
+from circuitkit.bridge import submodules, torch_hooks
+from circuitkit.intervention import CutRun
+from circuitkit.parts import Recording
+from circuitkit.reading import converted_neurons
+
+
+@contextmanager
+def hooked(
+    cut_run: CutRun, points: dict[str, HookPoint], recorded: Iterable[str]
+) -> Iterator[None]:
+    """Inside, hooks of the model make the changes of `cut_run`, and record values.
+
+    At each hook point, the changes come first, a user's own hooks come next, and the recording
+    comes last. So users see the changed values, and what they change is recorded.
+    """
+    added, listeners = [], []
+    guarded = guard(cut_run, points)
+    try:
+        for name, hook_fn in cut_run.hooks().items():
+            added.append((points[name], points[name].add_hook(hook_fn, prepend=True)))
+        for name in recorded:
+            added.append((points[name], points[name].add_hook(cut_run.recording.record)))
+        for layer, block in enumerate(cut_run.model.blocks):
+            if cut_run.cuts.readers and "attn" in submodules(block):
+                keep = partial(cut_run.keep_arguments, layer)
+                listeners.append(block.attn.register_forward_pre_hook(keep, with_kwargs=True))
+        yield
+        require_all_acted(added, cut_run.recording)
+    finally:
+        # a user's hook may have removed these hooks, or itself, during the run
+        for point, handle in added:
+            handle.hook.remove()
+            if handle in point.fwd_hooks:
+                point.fwd_hooks.remove(handle)
+        for listener in listeners:
+            listener.remove()
+        for hooks, number, hook_fn in guarded:
+            if number in hooks:
+                hooks[number] = hook_fn
+
+
+def require_all_acted(added: list[tuple[HookPoint, Any]], recording: Recording) -> None:
+    """Raise a `ValueError` if a hook of a run was removed before it could act."""
+    for point, handle in added:
+        has_run = str(point.name) in recording.values
+        if handle not in point.fwd_hooks and not has_run:
+            raise ValueError(
+                f"The hooks of this run at {point.name} were removed before the model came there, "
+                "so the run would lack a cut or a value. Call model.reset_hooks() after the run, "
+                "not in a hook."
+            )
+
+
+def guard(cut_run: CutRun, points: dict[str, HookPoint]) -> list[tuple[dict, int, Callable]]:
+    """Let a user's hook raise an error if it changes a value that would then be wrong.
+
+    Where the run puts in values, the hook has acted on them already. Where a layer is computed a
+    second time, a hook is passed over, unless it is permanent and acts inside of the layer. The
+    result lists every hook that was exchanged: the dictionary of torch that holds it, its key
+    there, and the hook as it was.
+    """
+    for _, handle in temporary_hooks(points):
+        if isinstance(getattr(handle.user_hook, "__self__", None), CutRun | Recording):
+            raise ValueError(
+                "Another run of this model is under way, in a thread or around a hook, and "
+                "both would change the same hooks. Run the model once at a time."
+            )
+    changed = cut_run.hooks()
+    has_neurons = any(name.endswith("mlp.out.hook_in") for name in changed)
+    is_computed_again = bool(cut_run.cuts.readers) or has_neurons
+    changed_points = {points[name] for name in changed}
+    guarded = []
+    for point in dict.fromkeys(points.values()):  # a hook has several names
+        for handle in point.fwd_hooks:
+            acts_again = handle.is_permanent and is_inside_layer(cut_run.model, str(point.name))
+            if point in changed_points or (is_computed_again and not acts_again):
+                hooks, number = torch_hooks(point), handle.hook.id
+                guarded.append((hooks, number, hooks[number]))
+                hooks[number] = partial(only_looking, hooks[number], str(point.name))
+    return guarded
+
+
+def is_inside_layer(model: Any, place: str) -> bool:
+    """Whether a hook stands between what a layer reads and writes, and a second call passes it."""
+    match = re.fullmatch(r"blocks\.(\d+)\.(attn|mlp)\.(.*)", place)
+    if match is None or match[3] in ("hook_in", "hook_out", "o.hook_out"):
+        return False
+    # the neurons of a converted MLP are computed from their weights alone
+    return match[2] == "attn" or converted_neurons(model, int(match[1])) is None
+
+
+def temporary_hooks(points: dict[str, HookPoint]) -> list[tuple[HookPoint, Any]]:
+    """The hooks that are not permanent, each with its hook point."""
+    return [
+        (point, handle)
+        for point in dict.fromkeys(points.values())  # a hook has several names
+        for handle in point.fwd_hooks
+        if not handle.is_permanent
+    ]
+
+
+def only_looking(hook_fn: Callable, place: str, module: Any, args: Any, value: Any) -> None:
+    """Call a hook of torch, and raise a `ValueError` if it changes a value."""
+    before = value.clone() if isinstance(value, Tensor) else value
+    result = hook_fn(module, args, value)
+    after = value if result is None else result
+    is_same = after is before
+    if isinstance(before, Tensor) and isinstance(after, Tensor):
+        is_same = torch.allclose(after, before, rtol=0, atol=0, equal_nan=True)
+    if not is_same:
+        raise ValueError(
+            f"The hook at {place} changes values, and this run puts in values there or computes "
+            "layers a second time. Remove it: model.reset_hooks(including_permanent=True). Only "
+            "permanent hooks between what a layer reads and what it writes can stay, such as one "
+            "at blocks.0.attn.hook_pattern, and only if no value is put in there."
+        )

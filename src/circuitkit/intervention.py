@@ -1,0 +1,341 @@
+"""What replaces a value in a run, and what a layer gives when it is called a second time.
+
+How a wire is cut. "L0H1->L1H3.K" means that head 3 of layer 1 computes its keys from the stream
+without what head 1 of layer 0 wrote. When the model has run its attention of layer 1, the attention
+module is called a second time: with its queries and values as they were, and with keys computed
+from the changed stream. Of this second call only what L1H3 gathered (its z) is used. So masks,
+rotations, groups and norms of queries are always the model's own.
+
+How a path is cut. In "embed->L0H1->L1H3.K", the second call of layer 0 gives what L0H1 would gather
+without the embedding in its inputs. L1H3 then computes its keys from the stream in which this
+alternative stands in place of what L0H1 has written, and everything else is as it was.
+
+What a set of names means together is in `circuitkit.cuts`.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.hook_points import HookPoint
+
+from circuitkit.bridge import final_hook, only_permanent_hooks, submodules
+from circuitkit.cuts import WHOLE_INPUT, Chain, Chains, ChainsBySide, Cuts, sides_of
+from circuitkit.names import Name
+from circuitkit.parts import Recording, n_heads, norm_before, step_of
+from circuitkit.reading import converted_neurons, neuron_rows
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What values are replaced by: zero, or values that were recorded in another run.
+
+    Parameters
+    ----------
+    fill : `"zero"`; `"mean"`, the mean over the rows of the other run; `"resample"`, its row before,
+        where the last row stands before the first one; or `"patch"`, the same row of it
+    source : the recording of the other run; None for `"zero"`
+    positions : at which positions values are replaced; None for all
+    """
+
+    fill: str
+    source: Recording | None = None
+    positions: tuple[int, ...] | None = None
+
+    def __call__(self, now: Tensor, value_in: Callable[[Recording], Tensor]) -> Tensor:
+        """What replaces a value.
+
+        Parameters
+        ----------
+        now : the value in this run, `[batch, pos, ...]`
+        value_in : a function that reads the same value from the recording of another run
+        """
+        new = torch.zeros_like(now) if self.source is None else value_in(self.source)
+        if self.fill == "mean":
+            new = new.mean(0, keepdim=True).expand_as(now)
+        elif self.fill == "resample":
+            new = new.roll(1, 0)
+        if self.positions is None:
+            return new
+        result = now.clone()
+        result[:, list(self.positions)] = new[:, list(self.positions)]
+        return result
+
+
+def mlp_output(mlp: Any, read: Tensor) -> Float[Tensor, "batch pos d_model"]:
+    """What an MLP writes if it reads this."""
+    with only_permanent_hooks(mlp):
+        if mlp.name is not None:
+            written = mlp(read)
+            return written[0] if isinstance(written, tuple) else written
+        # OPT and BERT have no module for the whole of an MLP
+        layer = mlp.original_component
+        if hasattr(layer, "activation_fn"):
+            activation = layer.activation_fn
+        else:
+            activation = layer.intermediate.intermediate_act_fn
+        return mlp.out(activation(getattr(mlp, "in")(read))).reshape(read.shape)
+
+
+@dataclass(repr=False)  # transformer-lens prints every hook function that it adds
+class CutRun:
+    """One forward pass with cuts. Its methods whose names begin with `at` are hooks."""
+
+    model: Any
+    cuts: Cuts
+    replaced: Replacement
+    recording: Recording
+    arguments: dict[int, tuple[tuple, dict]] = field(default_factory=dict)
+    """What the attention of each layer was called with."""
+    second_calls: dict[tuple[int, ChainsBySide], Recording] = field(default_factory=dict)
+    """What `second_call` has recorded, by its arguments."""
+
+    def missed_by(self, part: Name, chains: Iterable[Chain] = ()) -> ChainsBySide:
+        """What each input of a part misses, because of the cuts and of these chains into the part."""
+        result = []
+        for side in sides_of(self.model, part) or [None]:
+            entry = replace(part, side=side)
+            more = [chain[:-1] for chain in chains if chain[-1] == entry]
+            # a chain that is named twice is missed once
+            result.append(tuple(dict.fromkeys([*self.cuts.inputs.get(entry, ()), *more])))
+        return tuple(result)
+
+    def changed_input(self, part: Name, missed: Chains) -> Float[Tensor, "batch pos d_model"]:
+        """What a part multiplies its weights with if its input misses these chains."""
+        stream = self.recording.stream(part)
+        chains_by_writer: dict[Name, list[Chain]] = defaultdict(list)
+        for chain in missed:
+            if chain != WHOLE_INPUT and not self.hides(WHOLE_INPUT, missed):
+                chains_by_writer[chain[-1].part].append(chain)
+        for writer, chains in chains_by_writer.items():
+            if "bias" in writer.kind and self.replaced.source is not None:
+                continue  # it is the same in every run
+            stream = self.with_share_replaced(stream, writer, chains, step_of(self.model, part))
+        if WHOLE_INPUT in missed:
+            stream = self.replaced(stream, lambda run: run.stream(part))
+        norm = None if part.kind == "unembed" else norm_before(self.model, part)
+        if norm is None:
+            return stream
+        with only_permanent_hooks(norm):
+            return norm(stream)
+
+    def with_share_replaced(
+        self,
+        stream: Float[Tensor, "batch pos d_model"],
+        writer: Name,
+        chains: list[Chain],
+        step: int,
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """The stream that a step reads, in which the share of one writer lacks these chains."""
+        share = new = self.recording.share(writer, step)
+        wire = (writer,)
+        paths = [path for path in chains if path != wire]
+        if paths and not self.hides(wire, chains):
+            new = self.recording.share(writer, step, self.output_without(writer, paths))
+        if wire in chains:
+            new = self.replaced(new, lambda run: run.share(writer, step))
+        return stream - share + new
+
+    def hides(self, chain: Chain, chains: Sequence[Chain]) -> bool:
+        """Whether a chain into an input covers the longer ones of these; see `circuitkit.cuts`."""
+        return self.replaced.positions is None and chain in chains
+
+    def output_without(
+        self, part: Name, chains: Sequence[Chain]
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """What a part would write, before a norm behind its layer, if it missed these chains, too."""
+        layer, by_side = part.layer or 0, self.missed_by(part, chains)
+        neurons = converted_neurons(self.model, layer)
+        if part.kind == "H":
+            z = self.with_heads_replaced(self.second_call(layer, by_side).heads_z(layer), layer)
+            return self.recording.output(part, z)
+        if neurons is not None:
+            z = self.with_neurons_replaced(neurons.z(*self.neuron_inputs(layer, by_side)), layer)
+            return self.recording.output(part, z)
+        read = self.changed_input(part, by_side[0])
+        written = mlp_output(self.model.blocks[layer].mlp, read)
+        if part in self.cuts.parts:
+            written = self.replaced(written, lambda run: run.output(part))
+        return written
+
+    # Heads
+
+    def second_call(self, layer: int, by_side: ChainsBySide) -> Recording:
+        """What hooks see in a second call of an attention module, whose inputs miss these chains.
+
+        In this call the queries, keys and values of all heads of the layer miss them. The caller
+        uses only the values of those heads that really do.
+        """
+        if (layer, by_side) in self.second_calls:
+            return self.second_calls[layer, by_side]
+        attention, head = self.model.blocks[layer].attn, Name("H", layer, 0)
+        streams = {chains: self.changed_input(head, chains) for chains in set(by_side) if chains}
+        second = Recording(self.model, self.recording.hook_names)
+
+        def read_instead(stream: Tensor, value: Tensor, hook: HookPoint) -> Tensor:
+            return stream.view_as(value)
+
+        positional, named = self.arguments[layer]
+        # a new cache of earlier keys and values, because the second call would let the old one grow
+        # twice; not None, because OLMo 2 in half precision multiplies only what went through a cache
+        is_cache = {key: "past" in key and value is not None for key, value in named.items()}
+        named = {key: type(value)() if is_cache[key] else value for key, value in named.items()}
+        with only_permanent_hooks(attention):
+            for side, chains in zip("qkv", by_side, strict=True):
+                if chains:
+                    hook_in = submodules(attention)[side].hook_in
+                    hook_in.add_hook(partial(read_instead, streams[chains]), prepend=True)
+            for point in (attention.hook_pattern, attention.hook_attn_scores, attention.o.hook_in):
+                point.add_hook(second.record)
+            attention.forward(*positional, **named)
+        self.second_calls[layer, by_side] = second
+        return second
+
+    def at_z(self, z: Tensor, hook: HookPoint) -> Tensor:
+        """Replace what the heads of a layer gathered where they are ablated or read other inputs."""
+        layer, shape = hook.layer(), z.shape
+        z = z.reshape(*shape[:2], n_heads(self.model, layer), -1).clone()
+        for head in parts_in_layer(self.cuts.readers, layer, ("H",)):
+            second = self.second_call(layer, self.missed_by(head))
+            z[:, :, head.number] = second.heads_z(layer)[:, :, head.number]
+            self.recording.second_call_of_head[head] = second
+        return self.with_heads_replaced(z, layer).view(shape)
+
+    def with_heads_replaced(
+        self, z: Float[Tensor, "batch pos head d_head"], layer: int
+    ) -> Float[Tensor, "batch pos head d_head"]:
+        """What the heads of a layer gathered, with the ablated ones replaced."""
+        z = z.clone()
+        for head in parts_in_layer(self.cuts.parts, layer, ("H",)):
+            number = head.number
+            now = z[:, :, number].clone()
+            z[:, :, number] = self.replaced(now, lambda run, n=number: run.heads_z(layer)[:, :, n])
+        return z
+
+    # MLPs and neurons
+
+    def at_mlp_input(self, read: Tensor, hook: HookPoint) -> Tensor:
+        """Let an MLP read a stream in which something is missing."""
+        mlp = Name("MLP", hook.layer())
+        self.recording.uncut[str(hook.name)] = read
+        return self.changed_input(mlp, self.missed_by(mlp)[0]).view_as(read)
+
+    def neuron_inputs(
+        self, layer: int, by_side: ChainsBySide
+    ) -> tuple[Float[Tensor, "batch pos neuron"], Float[Tensor, "batch pos neuron"]]:
+        """What queries and values of a layer's neurons read if they miss these chains."""
+        neurons, mlp = converted_neurons(self.model, layer), Name("MLP", layer)
+        gate, value = neurons.reads(self.recording[f"blocks.{layer}.mlp.hook_in"])
+        missed_by_queries, missed_by_values = by_side
+        if missed_by_queries:
+            gate, _ = neurons.reads(self.changed_input(mlp, missed_by_queries))
+        if missed_by_values:
+            _, value = neurons.reads(self.changed_input(mlp, missed_by_values))
+        return gate, value
+
+    def at_neurons(self, post: Tensor, hook: HookPoint) -> Tensor:
+        """Replace what converted neurons gathered where they are ablated or read other inputs."""
+        layer = hook.layer()
+        neurons = converted_neurons(self.model, layer)
+        before = self.recording.neurons_z(layer)
+        z, queries = before.clone(), self.recording.neuron_queries(layer).clone()
+        rows_that_miss: dict[ChainsBySide, list[int]] = defaultdict(list)
+        for part in parts_in_layer(self.cuts.readers, layer, ("N", "MLP")):
+            rows_that_miss[self.missed_by(part)].extend(neuron_rows(self.model, part))
+        for by_side, rows in rows_that_miss.items():
+            gate, value = self.neuron_inputs(layer, by_side)
+            z[..., rows] = neurons.z(gate, value)[..., rows]
+            queries[..., rows] = neurons.terms.queries(gate)[..., rows]
+        z = self.with_neurons_replaced(z, layer)
+        self.recording.neuron_z[layer] = z
+        self.recording.neuron_query[layer] = queries
+        return post + (z - before).unflatten(-1, (-1, len(neurons.terms))).sum(-1)
+
+    def with_neurons_replaced(
+        self, z: Float[Tensor, "batch pos head"], layer: int
+    ) -> Float[Tensor, "batch pos head"]:
+        """What the neuron-heads of a layer gathered, with the ablated ones replaced."""
+        ablated = parts_in_layer(self.cuts.parts, layer, ("N", "MLP"))
+        rows = [row for part in ablated for row in neuron_rows(self.model, part)]
+        if rows:
+            z = z.clone()
+            z[..., rows] = self.replaced(z[..., rows], lambda run: run.neurons_z(layer)[..., rows])
+        return z
+
+    # Whole parts, and the unembedding
+
+    def at_output(self, value: Tensor, hook: HookPoint) -> Tensor:
+        """Replace an embedding, or what an MLP writes."""
+        return self.replaced(value, lambda run: run[str(hook.name)])
+
+    def at_bias(self, value: Tensor, hook: HookPoint) -> Tensor:
+        """Subtract the bias of an attention layer or of a converted MLP.
+
+        Values of another run do not replace it, because it is the same in every run.
+        """
+        layer = hook.layer()
+        if ".attn." in str(hook.name):
+            bias = self.model.blocks[layer].attn.b_O
+        else:
+            bias = converted_neurons(self.model, layer).b_out
+        if bias is None or self.replaced.source is not None:
+            return value
+        bias = bias.expand_as(self.recording[f"blocks.{layer}.hook_in"])
+        left = self.replaced(bias, lambda run: bias)
+        return value - (bias - left).view_as(value)
+
+    def at_end(self, stream: Tensor, hook: HookPoint) -> Tensor:
+        """Let the unembedding read a stream in which something is missing."""
+        self.recording.values[str(hook.name)] = stream
+        unembed = Name("unembed")
+        return self.changed_input(unembed, self.cuts.inputs[unembed])
+
+    def hooks(self) -> dict[str, Callable]:
+        """Where something is changed, and the function that changes it."""
+        hooks: dict[str, Callable] = {}
+        for part in [*self.cuts.parts, *self.cuts.readers]:
+            block = f"blocks.{part.layer}"
+            if part.kind == "embed":
+                hooks["embed.hook_out"] = self.at_output
+            elif part.kind == "pos":
+                hooks["pos_embed.hook_out"] = hooks["token_type_embed.hook_out"] = self.at_output
+            elif part.kind == "unembed":
+                hooks[final_hook(self.model)] = self.at_end
+            elif part.kind == "H":
+                hooks[f"{block}.attn.hook_z"] = self.at_z
+            elif part.kind == "bias":
+                hooks[f"{block}.attn.o.hook_out"] = self.at_bias
+            else:
+                hooks |= self.hooks_of_mlp(part)
+        return {
+            name: hook_fn for name, hook_fn in hooks.items() if name in self.recording.hook_names
+        }
+
+    def hooks_of_mlp(self, part: Name) -> dict[str, Callable]:
+        """The same for an MLP or a converted neuron."""
+        hooks: dict[str, Callable] = {}
+        is_ablated, mlp = part in self.cuts.parts, f"blocks.{part.layer}.mlp"
+        if converted_neurons(self.model, part.layer) is not None:
+            hooks[f"{mlp}.out.hook_in"] = self.at_neurons
+            if is_ablated and part.kind != "N":
+                hooks[f"{mlp}.out.hook_out"] = self.at_bias
+            return hooks
+        if is_ablated:
+            hooks[f"{mlp}.hook_out"] = self.at_output
+        if part in self.cuts.readers:
+            hooks[f"{mlp}.hook_in"] = self.at_mlp_input
+        return hooks
+
+    def keep_arguments(self, layer: int, module: Any, positional: tuple, named: dict) -> None:
+        """Keep what the attention module of a layer is called with."""
+        self.arguments[layer] = positional, named
+
+
+def parts_in_layer(parts: Iterable[Name], layer: int, kinds: Sequence[str]) -> list[Name]:
+    """The parts of a layer that are of some kinds."""
+    return [part for part in parts if part.layer == layer and part.kind in kinds]
