@@ -2,36 +2,45 @@
 
 import re
 
+from docutils import nodes
+from sphinx import addnodes
+
+from . import theme
+
 FORMULA = r'<span class="math notranslate nohighlight">\\(\1\\)</span>'
 
 
 def fix(app, pagename, templatename, context, doctree) -> None:
     body = context.get("body") or ""
     # docutils calls a bibliography a list, although its entries have a role that a list may not contain.
-    body = body.replace(
-        '<div role="list" class="citation-list">', '<div class="citation-list">'
-    ).replace(' role="doc-biblioentry"', "")
+    cites = has(doctree, nodes.citation)
+    body = theme.CITATION_LIST.sub('<div class="citation-list">', body, pagename, needed=cites)
+    body = theme.CITATION.sub("", body, pagename, needed=cites)
     # A signature on several lines is written as a definition list of definitions without terms.
-    body = re.sub(
-        r"\n<dl>\n((?:<dd><em class=\"sig-param\">.*?</dd>\n)+)</dl>\n",
-        lines_of_signature,
+    body = theme.SIGNATURE.sub(
+        lambda found: lines_of_signature(found[1], pagename),
         body,
-        flags=re.S,
+        pagename,
+        needed=has(doctree, addnodes.desc_parameterlist, "multi_line_parameter_list"),
     )
     # Markdown does not read what stands in a line of HTML, and a question there may have a formula.
-    context["body"] = re.sub(
-        r"(?<=<summary>)[^<]+(?=</summary>)",
+    context["body"] = theme.SUMMARY.sub(
         lambda found: re.sub(r"\$([^$]+)\$", FORMULA, found[0]),
         body,
+        pagename,
+        needed=False,
     )
 
 
-def lines_of_signature(found) -> str:
-    return (
-        found[1]
-        .replace("<dd><em", '<span class="ck-parameter"><em')
-        .replace("</em>,</dd>", "</em>,</span>")
-    )
+def has(doctree, kind, attribute: str = "") -> bool:
+    """Whether a page has a node of a kind, with an attribute that is true; a page without a tree has none."""
+    found = doctree.findall(kind) if doctree else []
+    return any(not attribute or node.get(attribute) for node in found)
+
+
+def lines_of_signature(lines: str, page: str) -> str:
+    lines = theme.PARAMETER.sub('<span class="ck-parameter"><em', lines, page)
+    return theme.PARAMETER_END.sub("</em>,</span>", lines, page)
 
 
 def setup(app) -> None:

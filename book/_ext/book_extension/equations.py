@@ -8,6 +8,8 @@ import re
 from docutils import nodes
 from sphinx.transforms import SphinxTransform
 
+from . import theme
+
 TAG = re.compile(r"\\tag\{(\d+)\.(\d+)\}")
 
 
@@ -35,10 +37,12 @@ class NumberedEquations(SphinxTransform):
 
 def reachable(app, pagename, templatename, context, doctree) -> None:
     """On a phone an equation may be wider than the page: let the keyboard reach it to scroll it, and give it a name."""
-    context["body"] = re.sub(
-        r'(<div class="math notranslate nohighlight" id="eq-(\d+)-(\d+)")>',
+    formulas = doctree.findall(nodes.math_block) if doctree else []
+    context["body"] = theme.EQUATION.sub(
         r'\1 tabindex="0" role="group" aria-label="Equation \2.\3">',
         context.get("body") or "",
+        pagename,
+        needed=any(name.startswith("eq-") for formula in formulas for name in formula["ids"]),
     )
 
 

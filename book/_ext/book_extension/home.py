@@ -4,10 +4,11 @@ All of it comes from `repository.url` in _config.yml. While that address ends in
 page names an address: a description, a title and the page for addresses that do not exist are all that is left.
 """
 
-import re
 from urllib.parse import urlparse
 
 from tools.publish.home import home, is_placeholder
+
+from . import theme
 
 NEED_AN_ADDRESS = (
     "launch_buttons",
@@ -40,7 +41,7 @@ def say_where(app, config) -> None:
 def tags(app, pagename, templatename, context, doctree) -> None:
     told = context.get("metatags") or ""
     if not home().public:
-        told = re.sub(r'<meta property="og:(url|image[:\w]*)"[^>]*>\n?', "", told)
+        told = theme.SHARED_ADDRESS.sub("", told, pagename, needed="og:title" in told)
     if pagename == app.config.notfound_pagename:  # it stands in for pages of any folder
         told = (
             f'<base href="{app.config.notfound_urls_prefix}"><meta name="robots" content="noindex">'

@@ -6,12 +6,11 @@ from pathlib import Path
 
 from fontTools import subset
 
+from . import theme
+
 logging.getLogger("fontTools").setLevel(logging.ERROR)
 
 PRIVATE = re.compile(r"\\([ef][0-9a-f]{3})\b|([\ue000-\uf8ff])")
-SOURCES = re.compile(
-    r'url\(([^)]*/fa-[\w-]+)\.woff2\) format\("woff2"\),url\([^)]*\.ttf\) format\("truetype"\)'
-)
 
 
 def characters_of(css: str) -> set[int]:
@@ -21,7 +20,7 @@ def characters_of(css: str) -> set[int]:
 
 def as_woff(css: str) -> str:
     """The style sheet with one format for each icon font: the fonts are small, and every browser reads it."""
-    return SOURCES.sub(r'url(\1.woff) format("woff")', css)
+    return theme.ICON_FONTS.sub(r'url(\1.woff) format("woff")', css, "The style sheet")
 
 
 def shrink(fonts: Path, characters: set[int]) -> None:

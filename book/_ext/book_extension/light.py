@@ -9,15 +9,14 @@ from urllib.parse import unquote
 
 from PIL import Image
 
-from . import icons, styles
+from . import icons, styles, theme
 
 SHEET = "_static/styles/book.css"
-LINK = re.compile(r'[ \t]*<link [^>]*rel="stylesheet"[^>]*>\n?')
-VIEWPORT = re.compile(r'\s*<meta name="viewport"[^>]*>')
-# What the theme says in each head, and what it means by "auto".
-THEME = 'dataset.theme = localStorage.getItem("theme") || "auto";'
-LATER = '"auto";'
-AT_ONCE = '(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");'
+# What the theme means by "auto".
+AT_ONCE = (
+    'dataset.theme = localStorage.getItem("theme") || '
+    '(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");'
+)
 WHOLE = 950  # pixels
 # No page asks for these: source maps, translations of button texts, templates, thebe, what the joined sheet holds.
 UNUSED = (
@@ -44,11 +43,14 @@ def finish(app, error) -> None:
     pages = {path: text for path, text in pages.items() if "<link" in text}
     missing, top = root / f"{app.config.notfound_pagename}.html", app.config.notfound_urls_prefix
     if missing in pages:  # its <base> says where the book begins
-        pages[missing] = pages[missing].replace(f'"{top}_static/', '"_static/')
+        absolute = theme.literal("address from the top", f'"{top}_static/')
+        pages[missing] = absolute.sub('"_static/', pages[missing], missing.name)
     calm(root / "_static/scripts/pydata-sphinx-theme.js")
     one_sheet(root, pages)
     for path, text in pages.items():
-        path.write_text(early(wide(lazy(filed(text, path, root), path.parent)), root), "utf-8")
+        name = path.relative_to(root).as_posix()
+        text = wide(lazy(filed(text, path, root), path.parent), name)
+        path.write_text(early(text, root, name), "utf-8")
     for pattern in UNUSED:
         for path in root.glob(f"_static/{pattern}"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -56,7 +58,8 @@ def finish(app, error) -> None:
 
 def one_sheet(root: Path, pages: dict[Path, str]) -> None:
     """Join the style sheets into one, first those of all pages in their order, and link that instead."""
-    lists = [[file_of(link, path) for link in LINK.findall(text)] for path, text in pages.items()]
+    links = theme.STYLE_SHEET.pattern
+    lists = [[file_of(link, path) for link in links.findall(text)] for path, text in pages.items()]
     own = dict.fromkeys(file for files in lists for file in files if file)
     common = sorted(own, key=lambda file: not all(file in files for files in lists))
     if not common or common == [root / SHEET]:
@@ -73,9 +76,9 @@ def one_sheet(root: Path, pages: dict[Path, str]) -> None:
     version = hashlib.sha256(css.encode()).hexdigest()[:8]
     for path, text in pages.items():
         place = f"{up(path, root)}{SHEET}?v={version}"
-        first = LINK.search(text)
+        first = theme.STYLE_SHEET.first(text, path.relative_to(root).as_posix())
         head = text[: first.start()] + f'  <link rel="stylesheet" href="{place}" />\n'
-        rest = LINK.sub(
+        rest = links.sub(
             lambda found, path=path: "" if file_of(found[0], path) in common else found[0],
             text[first.start() :],
         )
@@ -90,7 +93,7 @@ def up(path: Path, root: Path) -> str:
 
 def file_of(link: str, page: Path) -> Path | None:
     """The file that a style sheet's link names, if it is one of the book's."""
-    address = re.search(r'href="([^"?#]+)', link)[1]
+    address = theme.ADDRESS.first(link, page.name)[1]
     return None if "//" in address else (page.parent / unquote(address)).resolve()
 
 
@@ -111,15 +114,7 @@ def flat(file: Path, target: Path) -> str:
 
 def calm(script: Path) -> None:
     """The theme asks each block of code, after each change of the page, whether it scrolls, and so has all of them laid out; `wide.js` asks those that a reader sees."""
-    text, found = re.subn(
-        r',"complete"===document\.readyState\?(\w+)\(\):window\.addEventListener\("load",\1\)',
-        "",
-        script.read_text("utf-8"),
-    )
-    if found != 1:
-        raise ValueError(
-            f"{script.name} no longer asks what scrolls in the way that the build takes out"
-        )
+    text = theme.SCROLLS.sub("", script.read_text("utf-8"), script.name)
     script.write_text(text, "utf-8")
 
 
@@ -133,34 +128,30 @@ def filed(text: str, page: Path, root: Path) -> str:
         place.write_bytes(data)
         return f'{up(page, root)}_images/{place.name}"'
 
-    return re.sub(r'data:image/png;base64,([\w+/=]{2000,})"', fix, text)
+    return theme.PNG.sub(fix, text, page.name, needed=False)
 
 
-def early(text: str, root: Path) -> str:
+def early(text: str, root: Path, page: str) -> str:
     """Scripts wait for the text, but for what others read at once and for the theme; the style sheet draws the icons."""
-    text = re.sub(r"[ \t]*<script [^>]*scripts/fontawesome\.js[^>]*></script>\n?", "", text)
+    text = theme.ICON_SCRIPT.sub("", text, page)
     options = (root / "_static/documentation_options.js").read_text("utf-8")
-    head, end, body = text.partition("</head>")
+    end = theme.HEAD_END.first(text, page)
+    head, body = text[: end.start()], text[end.end() :]
     # The theme gives no name to the button that opens the list of a chapter.
-    unnamed = '<summary><span class="toctree-toggle"'
-    body = body.replace(unnamed, unnamed.replace("<summary", '<summary aria-label="Its pages"'))
-    head = re.sub(
-        r'(<meta name="viewport"[^>]*>)(.*)',
-        lambda found: found[1] + VIEWPORT.sub("", found[2]),
+    named = '<summary aria-label="Its pages"><span class="toctree-toggle"'
+    body = theme.TOGGLE.sub(named, body, page)
+    head = theme.VIEWPORT.sub(
+        lambda found: found[1] + theme.VIEWPORT_AGAIN.sub("", found[2], page, needed=False),
         head,
+        page,
         count=1,
-        flags=re.S,
     )
     # Else the page is drawn in no theme, without frames and colours, and again when the theme's script has run.
-    head = head.replace('data-theme="auto"', 'data-theme="light"', 1)
-    head = head.replace(THEME, f"{THEME.removesuffix(LATER)}{AT_ONCE}", 1)
-    head = re.sub(
-        r"<script [^>]*documentation_options\.js[^>]*></script>",
-        lambda _: f"<script>{options}</script>",
-        head,
-    )
-    head = re.sub(r'<script (?![^>]*(?:defer|async))([^>]*src=")', r"<script defer \1", head)
-    return head + end + body
+    head = theme.NO_THEME_YET.sub('data-theme="light"', head, page, count=1)
+    head = theme.THEME_OF_READER.sub(AT_ONCE, head, page, count=1)
+    head = theme.OPTIONS.sub(theme.as_is(f"<script>{options}</script>"), head, page)
+    head = theme.SCRIPT.sub(r"<script defer \1", head, page)
+    return head + end[0] + body
 
 
 def lazy(text: str, folder: Path) -> str:
@@ -168,10 +159,10 @@ def lazy(text: str, folder: Path) -> str:
     seen = []
 
     def fix(found):
-        tag, source = found[0], re.search(r'src="([^"]+)"', found[0])
+        tag, source = found[0], theme.SOURCE.pattern.search(found[0])
         if not source or "loading=" in tag or source[1].startswith("data:"):
             return tag
-        wide = re.search(r' width="(\d+)"', tag)
+        wide = theme.WIDTH.pattern.search(tag)
         attributes = (
             size(folder / unquote(source[1]), wide and int(wide[1])) if "height=" not in tag else ""
         )
@@ -181,15 +172,15 @@ def lazy(text: str, folder: Path) -> str:
             attributes += ' loading="lazy"'
         return tag.replace("<img", f"<img{attributes}", 1)
 
-    return re.sub(r"<img\b[^>]*>", fix, text)
+    return theme.IMAGE.sub(fix, text, folder.name, needed=False)
 
 
-def wide(text: str) -> str:
+def wide(text: str, page: str = "") -> str:
     """Pictures in outputs say how wide they are meant, for below a share of it their words are too small, and have a box to
     scroll in; one that a phone shows nearly at that share is better seen whole."""
 
     def fix(found):
-        width = re.search(r'<img[^>]* width="(\d+)"', found[0])
+        width = theme.WIDTH.pattern.search(found[0])
         whole = not width or int(width[1]) <= WHOLE
         return (
             found[0]
@@ -197,7 +188,7 @@ def wide(text: str) -> str:
             else f'<div class="ck-pan" style="--ck-natural: {width[1]}">{found[0]}</div>'
         )
 
-    return re.sub(r'<a class="ck-picture [^>]*>\s*<img [^>]*>\s*</a>', fix, text)
+    return theme.PICTURE.sub(fix, text, page, needed='<a class="ck-picture' in text)
 
 
 def size(path: Path, wide: int | None = None) -> str:

@@ -11,6 +11,8 @@ from pathlib import Path
 from docutils import nodes
 from sphinx import addnodes
 
+from . import theme
+
 SILENT = (
     nodes.title,
     nodes.literal_block,
@@ -20,12 +22,8 @@ SILENT = (
     nodes.comment,
     addnodes.desc_signature,
 )
-SPHINX = re.compile(
-    r'[ \t]*<script [^>]*src="(?:_static/)?(?:searchtools|language_data|searchindex)\.js[^>]*></script>\n?'
-)
 OURS = '  <script defer src="_static/search-index.js"></script>\n  <script defer src="_static/search.js"></script>\n'
 TAG = re.compile(r"<(style|script|summary|title)\b.*?</\1>|<!--.*?-->|<[^>]+>", re.S)
-CODE = re.compile(r"<code>(.*?)</code>", re.S)
 TERM, NAME = 1, 2  # kinds of entries beside sections
 
 
@@ -108,8 +106,9 @@ def finish(app, error) -> None:
     data = json.dumps(pages, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
     (out / "_static/search-index.js").write_text(f"const searchIndex = {data};\n", "utf-8")
     page = out / "search.html"
-    text = page.read_text("utf-8")
-    page.write_text(SPHINX.sub("", text).replace("</head>", f"{OURS}</head>", 1), "utf-8")
+    text = theme.SEARCH_SCRIPTS.sub("", page.read_text("utf-8"), page.name)
+    text = theme.HEAD_END.sub(f"{OURS}</head>", text, page.name, count=1)
+    page.write_text(text, "utf-8")
     for unused in ("searchindex.js", "_static/searchtools.js", "_static/language_data.js"):
         (out / unused).unlink(missing_ok=True)
 
