@@ -61,6 +61,11 @@ def run(
     three (`"L0H1->L1H3"`), in an MLP, whose one input has no letter (`"L0H1->L1 MLP"`), in a
     neuron-head (`"L0H1->L1N12.Q"` or `".V"`), or in the last stream (`"L0H1->unembed"`). The gates of
     a layer from `with_gated_layer` are no input: they read the whole stream, whatever is cut.
+    `circuitkit.names` lists all forms of names.
+
+    A head in the middle of a path passes on what changes through all of its inputs, or with a letter
+    through one of them: `"embed->L0H1.V->L1H3.K"` replaces `y` by what L0H1 would have written with
+    the wire `"embed->L0H1.V"` cut, so with its own pattern.
 
     Parameters
     ----------
@@ -94,15 +99,19 @@ def run(
 
     Notes
     -----
-    Error: rounding. The norm in front of a changed input is computed again. BERT
-    has closing norms, which follow the sum of the stream and a layer's output: they keep their
-    divisors. A norm of what a layer writes (Gemma 2) keeps its divisor where a wire is cut; where a
-    path is cut, it has the divisor that belongs to what the part on the path would write. A key belongs to one query head here, even
-    where the model shares it among a group. If heads of a layer have different wires or paths cut, the
-    layer is called once more for each of these sets. Only permanent hooks act in such a call, between
-    what the layer reads and what it writes; other hooks raise an error if they change a value. Those
-    that look see each value once. `"mean"` and `"resample"` run the model
-    twice.
+    Error: rounding. The norm in front of a changed input is computed again. BERT has closing
+    norms, which follow the sum of the stream and a layer's output: they keep their divisors. A norm of
+    what a layer writes (Gemma 2) keeps its divisor where a wire is cut; where a path is cut, it has
+    the divisor that belongs to what the part on the path would write. If paths run
+    through several heads of one layer with such a norm, each of them is divided as if that head alone
+    had changed. There, a part is not the sum of its wires: a part is replaced in front of the norm,
+    which then divides the changed sum, and a wire behind it. So with `fill="mean"` or `patch`, a part
+    takes the mean or the patched value in front of the norm, also where it covers its own wire. A key
+    belongs to one query head here, even where the model shares it among a group. If heads of a layer
+    have different wires or paths cut, the layer is called once more for each of these sets. Only
+    permanent hooks act in such a call, between what the layer reads and what it writes; other hooks
+    raise an error if they change a value. Those that look see each value once. `"mean"` and
+    `"resample"` run the model twice.
     Source: path patching (Wang et al. 2022; Goldowsky-Dill et al. 2023).
 
     Examples
@@ -117,6 +126,11 @@ def run(
 
     >>> clean, other = "Mr. Dorling saw Mr. D", "Mr. Darling saw Mr. D"
     >>> patched = run(model, clean, without="L1H3", patch=other, at=[10])
+
+    A path through the values of L0H1: the keys of L1H3 read what L0H1 would write, with the pattern
+    that it has, if its values missed the embedding.
+
+    >>> cut = run(model, clean, without="embed->L0H1.V->L1H3.K")
     """
     names = names_of(without)
     tokens = to_tokens(model, tokens).clone()  # the caller may change hers

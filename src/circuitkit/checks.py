@@ -313,5 +313,5 @@ def require_finite(tensor: Tensor, what: str) -> None:
     if not bool(torch.isfinite(tensor).all()):
         raise ValueError(
             f"{what} holds NaN or infinite values, so results would be meaningless. "
-            "Check how the model was loaded or trained."
+            "Check how the model was loaded or trained, or how the values were computed."
         )

@@ -93,9 +93,10 @@ class Effect:
 
     @property
     def rank(self) -> int:
-        """1 if no control changes the measure as much.
+        """1 plus the number of controls whose change is at least as large, up or down.
 
-        Without controls it is 1, too, so look at `len(controls)` first.
+        A control that changes the measure by exactly as much counts against the set. Without
+        controls the rank is 1, too, so look at `len(controls)` first.
         """
         return 1 + int((self.controls.abs() >= abs(self.change)).sum())
 

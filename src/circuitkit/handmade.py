@@ -10,8 +10,8 @@ from transformer_lens.config import TransformerBridgeConfig
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.sources.native import boot
 
-from circuitkit.checks import checked, require_at_least
-from circuitkit.heads import Heads
+from circuitkit.checks import checked, require_at_least, require_finite
+from circuitkit.heads import Heads, weights_of
 
 __all__ = ["bridge_of"]
 
@@ -43,7 +43,7 @@ def bridge_of(
 
     Raises
     ------
-    ValueError : if a native model cannot hold these heads
+    ValueError : if a native model cannot hold these heads, and for NaN or infinite weights
 
     Notes
     -----
@@ -62,6 +62,9 @@ def bridge_of(
         n_ctx = len(W_pos)
     require_at_least(1, n_ctx=n_ctx)
     require_native(heads)
+    for name, weight in {"W_E": W_E, "W_U": W_U, "W_pos": W_pos, **weights_of(heads)}.items():
+        if weight is not None:
+            require_finite(weight, f"{name}, given to bridge_of,")
     config = native_config(heads, len(W_E), W_U.shape[1], n_ctx)
     config.without_biases = True  # zero biases are no parts, see `parts.is_part`
     with torch.random.fork_rng(devices=[]):  # boot draws weights, which are overwritten below

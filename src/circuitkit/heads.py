@@ -204,6 +204,8 @@ class Heads:
         dtypes = {str(weight.dtype) for weight in weights_of(self).values()}
         if len(dtypes) > 1:
             raise ValueError(f"The weights have the dtypes {sorted(dtypes)}. Convert them to one.")
+        for name, weight in weights_of(self).items():
+            require_finite(weight, f"{name}, given to Heads,")
 
     def __len__(self) -> int:
         return len(self.names)
@@ -378,6 +380,7 @@ def require_stream(heads: Heads, x: Any) -> None:
             f"were given {shown(x)}. Take it from a run, run(model, tokens).read('L0H0'), or "
             "convert one of the two with .to(dtype)."
         )
+    require_finite(x, "The stream that was given to these heads")
 
 
 def require_pattern(heads: Heads, x: Tensor, pattern: Any) -> None:
@@ -392,6 +395,7 @@ def require_pattern(heads: Heads, x: Tensor, pattern: Any) -> None:
             f"The pattern is {shown(pattern)}. These heads and this stream need the shape "
             f"{expected}, which is [..., head, dst, src], in {x.dtype}."
         )
+    require_finite(pattern, "The pattern that was given to these heads")
 
 
 def require_scores(heads: Heads) -> None:

@@ -49,7 +49,7 @@ def load_model(
 
     Returns
     -------
-    A bridge in float32, or in torch's default dtype if that is float64. The weights of a shipped
+    A bridge in float64 if that is torch's default dtype, and in float32 otherwise. The weights of a shipped
     model require no gradients. The `tokenizer` is None if the folder has no tokenizer.
 
     Raises
@@ -93,6 +93,12 @@ def load_model(
     return model.to(device, print_details=False).eval()
 
 
+def dtype_of_models() -> torch.dtype:
+    """The precision in which models are loaded: float64 if it is torch's default, or else float32."""
+    is_double = torch.get_default_dtype() == torch.float64
+    return torch.float64 if is_double else torch.float32
+
+
 def load_shipped(name: str, step: int | None) -> "TransformerBridge":
     """A shipped model on the CPU."""
     from safetensors.torch import load_file
@@ -116,7 +122,9 @@ def load_shipped(name: str, step: int | None) -> "TransformerBridge":
     )
     config.without_biases = not has_mlp  # zero biases are no parts, see `parts.is_part`
     weights = unpacked(load_file(weight_file(name, step)))
-    model = boot_native(config, tokenizer=load_tokenizer(), model_name=name)
+    model = boot_native(
+        config, tokenizer=load_tokenizer(), model_name=name, dtype=dtype_of_models()
+    )
     state = {key: torch.zeros_like(value) for key, value in model.state_dict().items()}
     state |= with_mlp(weights) if has_mlp else attention_only(weights, sizes)
     model.load_state_dict(state)
@@ -218,7 +226,7 @@ def load_with_transformers(source: str, has_tokenizer: bool) -> "TransformerBrid
     # a pair with output_loading_info, which the annotation of transformers leaves out
     model, report = model_class.from_pretrained(  # pyright: ignore[reportGeneralTypeIssues]
         source,
-        dtype=torch.float32,
+        dtype=dtype_of_models(),
         attn_implementation="eager",  # the other implementations return no patterns
         ignore_mismatched_sizes=True,  # reported below
         output_loading_info=True,

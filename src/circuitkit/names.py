@@ -1,12 +1,16 @@
 """The names of parts, inputs, wires and paths: parse, print, order, and find the nearest.
 
-    embed   pos   L3H5   L3 bias   L3 MLP   L3N120   L3N120.2   L3 MLP bias   unembed    a part
-    L1H3.K   L1H3   L1 MLP.Q   L3N120.V                                                  an input
-    L0H1->L1H3.K                                                                         a wire
-    embed->L0H1->L1H3.K                                                                  a path
+Names are written like this::
 
-`L3N120` is a neuron and `L3N120.2` one of the heads that it was converted into. A neuron reads its
-gate with `.Q` and what the gate multiplies with `.V`.
+    a part     embed   pos   L3H5   L3 bias   L3 MLP   L3N120   L3N120.2   L3 MLP bias   unembed
+    an input   L1H3.K   L1H3   L1 MLP.Q   L3N120.V
+    a wire     L0H1->L1H3.K
+    a path     embed->L0H1->L1H3.K   embed->L0H1.V->L1H3.K
+
+Layers, heads and neurons are counted from 0, and their numbers have no zeros in front. `L3N120` is a
+neuron and `L3N120.2` one of the heads that it was converted into. A neuron reads its gate with `.Q`
+and what the gate multiplies with `.V`. A part in the middle of a path passes on what changes through
+all of its inputs (`L0H1`), or through one of them alone (`L0H1.V`).
 """
 
 import difflib
@@ -121,7 +125,13 @@ def parse(text: str) -> tuple[Name, ...]:
             layer, number, term = (None if digits is None else int(digits) for digits in numbers)
             kind = match["word"] or ("H" if match["head"] else "N")
             side: Any = match["side"]
-            chain.append(Name(kind, layer, number, term, side))
+            name = Name(kind, layer, number, term, side)
+            if str(name) != piece:
+                raise ValueError(
+                    f"{text!r} is no name: numbers have no zeros in front. Write {str(name)!r} in "
+                    f"place of {piece!r}."
+                )
+            chain.append(name)
     return tuple(chain)
 
 

@@ -67,9 +67,14 @@ class PathLogits(Mapping):
     """The logits of each path, `[batch, pos, d_vocab]`, by name; computed when they are read.
 
     `"direct"` leads from the token straight to the logits, `"L0H1->L1H3"` through two heads (a
-    virtual head), and `"L0 MLP->L1H3"` starts with what an MLP wrote. `"bias"` holds all that
-    biases add, and `"rest"` the paths through more heads than were asked for. The sum of all is
-    the model's logits.
+    virtual head), and `"L0 MLP->L1H3"` starts with what an MLP wrote. The sum of all is the model's
+    logits.
+
+    Two more names exist only where they are needed. `"rest"` holds the paths through more heads than
+    were asked for, so it exists if `max_order` is smaller than the number of layers. `"bias"` holds
+    all that biases add, and exists if the model has biases, zero or not. The shipped attention-only
+    models and those of `handmade.bridge_of` count as models without biases until one of their biases
+    has a value other than zero.
 
     Notes
     -----

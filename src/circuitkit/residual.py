@@ -57,7 +57,9 @@ def decompose(model: Any, tokens: Text) -> Table:
     A `Table` of `[part, batch, pos, d_model]`, which sums over the parts to the stream before the
     last norm. The parts are the embeddings, each head, the output bias of each layer that has one
     (also if it is zero, so that all checkpoints of a model have the same parts), and each MLP.
-    A converted MLP is one part.
+    There is one exception: the shipped attention-only models and those of `handmade.bridge_of` count
+    as models without biases, so there a bias is a part only if its value is not zero. A converted MLP
+    is one part.
 
     Raises
     ------

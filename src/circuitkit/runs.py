@@ -12,7 +12,7 @@ from torch import Tensor
 from transformer_lens import ActivationCache
 
 from circuitkit.bridge import only_permanent_hooks, submodules, versions_of_weights
-from circuitkit.checks import checked, shown
+from circuitkit.checks import checked, require_finite, shown
 from circuitkit.cuts import Cuts
 from circuitkit.first_use import require_norms_before_layers
 from circuitkit.names import Name, parse
@@ -201,7 +201,7 @@ class Run:
 
         Raises
         ------
-        ValueError : for a direction of another shape or dtype
+        ValueError : for a direction of another shape or dtype, or one with NaN or infinite values
         """
         d_model, dtype = self.model.cfg.d_model, self.model.W_E.dtype
         shapes = (d_model,), (*self.tokens.shape, d_model)
@@ -210,6 +210,7 @@ class Run:
                 f"direction is {shown(direction)}. Give a tensor of {dtype}, either one vector "
                 f"{shapes[0]} or one for each position {shapes[1]}."
             )
+        require_finite(direction, "direction, given to contributions,")
         step, names = self.parts_before(before, neurons)
         direction = direction.expand(*self.tokens.shape, d_model)
         result = {}
@@ -283,7 +284,13 @@ class Run:
 
         Parameters
         ----------
-        name : a head such as `"L1H3"`
+        name : a head such as `"L1H3"`. A neuron-head such as `"L0N12"`, whose pattern `pattern`
+            returns, is refused here; the cache holds what all neuron-heads of a layer gathered,
+            `cache["blocks.0.mlp.neurons.hook_z"]`, `[batch, pos, head]`.
+
+        Raises
+        ------
+        ValueError : for the name of a neuron or of anything else than a head
         """
         part = find_part(self.model, name, ("H",), IS_NO_HEAD)
         return self.recording.heads_z(part.layer)[:, :, part.number].clone()

@@ -46,6 +46,7 @@ def index() -> str:
 
 LITERAL = re.compile(r"(``.*?``|:\w+:`.*?`)", re.S)
 CODE = re.compile(r"(?<![`:\w])`([^`\n]+(?:\n[^`\n]+)?)`(?![`_])")
+MODULE = re.compile(r"circuitkit\.[a-z_]+")
 FORMULA = re.compile(r"(?<![\\$\w])\$\$?([^$\n]+(?:\n[^$\n]+)?)\$\$?")
 
 
@@ -84,9 +85,14 @@ def words_below_names(app, what, name, obj, options, lines) -> None:
     lines[:] = result
 
 
+def code_or_link(text: str) -> str:
+    """Code in reStructuredText; the name of a module links to its description, if there is one."""
+    return f":py:mod:`{text}`" if MODULE.fullmatch(text) else f"``{text}``"
+
+
 def paragraph_to_rst(text: str) -> str:
     """One paragraph in reStructuredText."""
-    text = CODE.sub(lambda match: f"``{' '.join(match[1].split())}``", text)
+    text = CODE.sub(lambda match: code_or_link(" ".join(match[1].split())), text)
     text = FORMULA.sub(lambda match: f":math:`{' '.join(match[1].split())}`", text)
     pieces = LITERAL.split(text)
     # a bar would start a substitution, and a final underscore a link

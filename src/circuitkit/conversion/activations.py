@@ -69,7 +69,7 @@ class HeadSum:
     ----------
     activation : the name of the function that the sum follows
     coefficients : b, c, a and d of each head, `[4, neuron, head]`; one row for all neurons, or a
-        row for each
+        row for each. The list `.terms` has `[b, c, a, d]` of each head of the first neuron alone.
     errors : the largest difference from the activation in exact arithmetic, for each row
     is_gate : whether it is the sum of a gate
 
@@ -102,7 +102,10 @@ class HeadSum:
 
     @property
     def terms(self) -> list[list[float]]:
-        """`[b, c, a, d]` of each head, of the first neuron if neurons differ."""
+        """A list with `[b, c, a, d]` of each head; if neurons differ, those of the first neuron alone.
+
+        `coefficients` holds the same numbers of all neurons, as a tensor `[4, neuron, head]`.
+        """
         return self.coefficients[:, 0].T.tolist()
 
     def columns(self, like: Tensor) -> Float[Tensor, "4 neuron head"]:
@@ -162,8 +165,8 @@ def head_sum(activation: str, heads_per_neuron: int = 5, *, sharpness: float = 2
 
     Returns
     -------
-    A `HeadSum`: called on x, it returns the sum. `.error` is its largest error, and `.terms` has the
-    coefficients of each head.
+    A `HeadSum`: called on x, it returns the sum. `.error` is its largest error, and `.terms` lists
+    the coefficients `[b, c, a, d]` of each head, which are the same for all neurons.
 
     Raises
     ------
@@ -251,7 +254,8 @@ def gate_sum(
 
     Returns
     -------
-    A `HeadSum`, with the coefficients and the error of each neuron.
+    A `HeadSum`. Its `.coefficients` `[4, neuron, head]` and its `.errors` are those of each neuron;
+    `.terms` lists the coefficients of the first neuron alone.
 
     Raises
     ------

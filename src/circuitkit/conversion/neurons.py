@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
-from circuitkit.checks import checked, require_at_least, shown
+from circuitkit.checks import checked, require_at_least, require_finite, shown
 from circuitkit.conversion.activations import HeadSum, gate_sum, head_sum
 from circuitkit.heads import Heads
 
@@ -76,6 +76,7 @@ class Neurons:
         self, x: Float[Tensor, "*batch pos d_model"]
     ) -> Float[Tensor, "*batch pos d_model"]:
         """The output of the MLP by two keys for each token: itself and the bias token."""
+        require_finite(x, "The stream that was given to these neurons")
         gate, value = self.reads(x)
         gathered = self.terms(gate) * value if self.terms.is_gate else self.terms(gate)
         return F.linear(gathered, self.W_out.T, self.b_out)
@@ -260,7 +261,8 @@ def neuron_heads(
 
     Raises
     ------
-    ValueError : if the activation is unknown, or the weights differ in dtype
+    ValueError : if the activation is unknown, or the weights differ in dtype or hold NaN or infinite
+        values
 
     Notes
     -----
@@ -274,10 +276,14 @@ def neuron_heads(
     tensor([[0.0000, 0.7311]])
     """
     require_at_least(0, layer=layer)
-    weights = [w for w in (W_in, W_out, b_in, b_out, W_gate, b_gate) if w is not None]
-    if len({w.dtype for w in weights}) > 1:
-        dtypes = sorted({str(w.dtype) for w in weights})
+    given = {"W_in": W_in, "W_out": W_out, "b_in": b_in, "b_out": b_out}
+    given |= {"W_gate": W_gate, "b_gate": b_gate}
+    weights = {name: weight for name, weight in given.items() if weight is not None}
+    dtypes = sorted({str(weight.dtype) for weight in weights.values()})
+    if len(dtypes) > 1:
         raise ValueError(f"The weights have the dtypes {dtypes}. Convert them to one dtype.")
+    for name, weight in weights.items():
+        require_finite(weight, f"{name}, given to neuron_heads,")
     if isinstance(activation, HeadSum):
         terms = activation
     elif W_gate is None:

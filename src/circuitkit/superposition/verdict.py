@@ -236,7 +236,8 @@ class Verdict:
     carried : share of rows on which the head predicts the answer with every set of other heads
     silent : share of control rows on which the head is silent about it with every set
     gain : log-odds over guessing with the worst set of other heads, in nats, that 99% of the rows
-        reach
+        reach. Of n rows in ascending order it is the value of row `n // 100`, counted from 0, so
+        with fewer than 100 rows it is the smallest of all.
 
     Notes
     -----

@@ -112,6 +112,8 @@ def test_a_direction_fits_the_stream(model, wrong):
         (TypeError, ValueError), match="one vector|expects direction to be a tensor"
     ):
         run(model, ROWS).contributions(directions[wrong])
+    with pytest.raises(ValueError, match="direction, given to contributions, holds NaN"):
+        run(model, ROWS).contributions(torch.ones(12).index_fill(0, torch.tensor(3), torch.nan))
 
 
 @pytest.mark.parametrize("kind", ["native", "native-mlp"])

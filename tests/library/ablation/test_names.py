@@ -54,6 +54,20 @@ def test_what_is_no_name_is_explained(text):
         parse(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "nearest_name"),
+    [
+        ("L0H01", "L0H1"),
+        ("L01H1", "L1H1"),
+        ("embed->L0H00.V->L1H3", "L0H0.V"),
+        ("L0N3.02", "L0N3.2"),
+    ],
+)
+def test_a_number_with_a_zero_in_front_is_refused_with_the_right_name(text, nearest_name):
+    with pytest.raises(ValueError, match=f"Write '{nearest_name}' in place of"):
+        parse(text)
+
+
 def test_the_nearest_names_are_offered():
     known = ["embed", "L0H0", "L1H0", "L1H3", "L1 MLP"]
     assert nearest("L1H9", known, 1) == ["L1H3"]

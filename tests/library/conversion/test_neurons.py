@@ -92,3 +92,15 @@ def test_a_layer_without_neurons_writes_its_bias():
     assert torch.equal(mlp(x), b_out.expand(2, 4))
     assert torch.equal(mlp.literal(x), b_out.expand(2, 4))
     assert bound_of(mlp) == 0
+
+
+@pytest.mark.parametrize("name", ["W_in", "W_out", "b_in", "b_out", "W_gate", "b_gate"])
+def test_neurons_of_nan_are_refused(name):
+    weights = {each: torch.eye(2) for each in ("W_in", "W_out", "W_gate")}
+    weights |= {each: torch.zeros(2) for each in ("b_in", "b_out", "b_gate")}
+    neurons = neuron_heads(**weights, activation="sigmoid")
+    with pytest.raises(ValueError, match="stream that was given to these neurons holds NaN"):
+        neurons(torch.tensor([[0.0, torch.nan]]))
+    weights[name] = weights[name] / 0
+    with pytest.raises(ValueError, match=f"{name}, given to neuron_heads, holds NaN or infinite"):
+        neuron_heads(**weights, activation="sigmoid")

@@ -53,6 +53,15 @@ def test_weights_are_copies_and_positions_may_be_missing(two_layers):
     assert not model.W_pos.any()
 
 
+@pytest.mark.parametrize("place", range(4))
+def test_weights_that_are_no_numbers_are_refused(two_layers, place):
+    heads = two_layers()
+    weights = [heads.W_V, random(1, 10, 8), random(2, 8, 10), random(3, 7, 8)]
+    weights[place][..., 0] = torch.nan  # in place, because a new stack of heads would be refused
+    with pytest.raises(ValueError, match="given to bridge_of, holds NaN or infinite"):
+        bridge_of(heads, *weights[1:])
+
+
 def test_heads_that_a_native_model_cannot_hold(two_layers):
     heads, W_E, W_U = two_layers(), random(1, 10, 8), random(2, 8, 10)
     with pytest.raises(ValueError, match="needs n_ctx, the number of positions, or W_pos"):

@@ -283,6 +283,19 @@ def test_heads_that_do_not_fit_together(draw, change, words):
         dataclasses.replace(draw(3, 7, 2), **change)
 
 
+def test_heads_of_nan_and_streams_with_nan_are_refused(draw):
+    heads, x = draw(2, 8, 4), torch.zeros(3, 8, dtype=torch.float64)
+    pattern = heads.pattern(x)
+    with pytest.raises(ValueError, match="W_O, given to Heads, holds NaN or infinite"):
+        dataclasses.replace(heads, W_O=heads.W_O / 0)
+    with pytest.raises(ValueError, match="pattern that was given to these heads holds NaN"):
+        heads.results(x, pattern / 0)
+    x[1, 1] = torch.nan
+    for read in (heads.pattern, heads.scores, heads.results, lambda x: heads.side("V", x)):
+        with pytest.raises(ValueError, match="stream that was given to these heads holds NaN"):
+            read(x)
+
+
 def test_patterns_of_unknown_heads_are_refused(draw):
     for positions in ("rotary", "other"):
         heads, x = draw(2, 5, 3, positions=positions), random(1, 4, 5)

@@ -48,6 +48,25 @@ def change_config(folder, **settings):
     (folder / "config.json").write_text(json.dumps(config | settings))
 
 
+def test_a_folder_is_read_in_the_default_precision(tmp_path, whole):
+    config = transformers.LlamaConfig(**tiny_models.HUGGING_FACE, num_key_value_heads=1)
+    transformers.LlamaForCausalLM(config).double().save_pretrained(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")["lm_head.weight"]
+    tokens = torch.tensor([[1, 2, 3]])
+    try:
+        torch.set_default_dtype(torch.float64)
+        for folder in (tmp_path, whole):  # without and with a tokenizer
+            model = ck.load_model(folder)
+            assert {weight.dtype for weight in model.parameters()} == {torch.float64}
+            assert model(tokens).dtype == torch.float64
+        assert torch.equal(ck.load_model(tmp_path).W_U, stored.T)
+        torch.set_default_dtype(torch.bfloat16)
+        for name in (tmp_path, "zero-layer"):
+            assert ck.load_model(name).W_U.dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_a_folder_computes_what_transformers_computes(tmp_path, kind):
     torch.manual_seed(0)
