@@ -55,7 +55,7 @@ def neurons():
 
 def record(d_model):
     x = torch.ones(2, 3, d_model)
-    return superposition.block.LayerRecord(x, x, 2)
+    return superposition.LayerRecord(x, x, 2)
 
 
 @cache
