@@ -123,8 +123,8 @@ lint: env ## format, faults, spelling, package layers, workflows
 types: env ## pyright on the library
 	$(VENV)/bin/pyright --pythonpath $(PY)
 
-QUICK := $(addprefix tests/book/test_,hollow_cells.py page_form.py numbers.py equations.py spelling.py glossary.py names_and_paths.py)
-quick: env ## the tests that need no kernel: hollow cells, form of the pages, numbers, equations, spelling of notebooks, glossary
+QUICK := $(addprefix tests/book/test_,hollow_cells.py page_form.py page_lists.py exercise_pages.py numbers.py equations.py spelling.py glossary.py names_and_paths.py)
+quick: env ## the tests that need no kernel: hollow cells, form and lists of the pages and exercises, numbers, equations, spelling of notebooks, glossary
 	$(PYTEST) $(QUICK)
 
 check: env ## after every edit (20 s): lint, types and the quick tests
