@@ -1,8 +1,8 @@
 """The exercise pages follow the list in `src/circuitkit_book/exercises/chapters.py`; this finds where they do not.
 
 The place in the list is the number of an exercise. A heading `## Ex 2.2 Title` has the number of its place, the line below
-it has the minutes, and the section calls the check of the exercise if it has one. The card of the page and the row of the
-page in the chapter's table count the functions to write and add up the minutes.
+it has the minutes, and the section calls the check of the exercise if it has one. The card of the page counts the functions to
+write and adds up the minutes.
 """
 
 import re
@@ -65,8 +65,13 @@ def sections(notebook) -> list[Section]:
     return found
 
 
-def faults(chapter: int, page, index: str) -> list[str]:
-    """What to write where the page of a chapter, or its row in the chapter's table, does not follow the list."""
+def time(path: Path) -> str:
+    """The time on the card of a page, as it is written there."""
+    return nbformat.read(path, as_version=4).cells[0].source.split("|")[-2].strip()
+
+
+def faults(chapter: int, page) -> list[str]:
+    """What to write where the page of a chapter does not follow the list."""
     found, names = sections(page), CHAPTERS[chapter - 1]
     if len(found) != len(names):
         return [
@@ -87,22 +92,21 @@ def faults(chapter: int, page, index: str) -> list[str]:
             problems.append(f"Write the heading: ## Ex {chapter}.{place} {section.title}")
         if not section.minutes:
             problems.append(f"Write the minutes below the heading of Ex {section.number}.")
-    card = page.cells[0].source
-    row = next(line for line in index.split("\n") if "(exercises.ipynb)" in line)
+    card = page.cells[0].source.split("|---|---|---|")[-1]
     total = sum(section.minutes for section in found)
-    for where, text in (("card of the page", card), ("row of the chapter's table", row)):
-        problems += false_sums(where, text.split("|---|---|---|")[-1], len(with_check), total)
-    return problems
+    return problems + false_sums(card, len(with_check), total)
 
 
-def false_sums(where: str, text: str, functions: int, total: int) -> list[str]:
-    """Where a card or a row counts functions or adds up minutes wrongly."""
+def false_sums(card: str, functions: int, total: int) -> list[str]:
+    """Where a card counts functions or adds up minutes wrongly."""
     problems = []
-    written = WRITE.search(text)
+    written = WRITE.search(card)
     if written and written[1] != WORDS[functions]:
-        problems.append(f'The {where} says "{written[0]}": write {WORDS[functions]}.')
-    if abs(minutes(text) - total) > ROUNDED:
-        problems.append(f"The {where} says {minutes(text)} minutes: write {total} minutes.")
+        problems.append(f'The card of the page says "{written[0]}": write {WORDS[functions]}.')
+    if abs(minutes(card) - total) > ROUNDED:
+        problems.append(
+            f"The card of the page says {minutes(card)} minutes: write {total} minutes."
+        )
     return problems
 
 

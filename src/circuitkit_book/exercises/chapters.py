@@ -62,8 +62,8 @@ def number_of(name: str) -> str:
 
     Examples
     --------
-    >>> number_of("first_share")
-    '2.2'
+    >>> number_of(CHAPTERS[1][0])
+    '2.1'
     """
     for chapter, names in enumerate(CHAPTERS, 1):
         if name in names:
