@@ -157,7 +157,7 @@ FINE = {
     "signed.values": ("one axis more", "integers"),
     "attention.patterns": ("integers",),
     "count_evidence.tokens": (*TOKEN_FAULTS, "one axis more"),  # it knows no model
-    "with_bias_token.x": ("one axis more",),
+    "with_bias_token.x": ("one axis more", "NaN"),  # it pads and computes nothing
     "report.model": ("a name",),
     "report.cache": ("an unknown word",),
 }
@@ -209,10 +209,11 @@ def members(annotation: Any) -> list[Any]:
 
 
 def wrong_tensors(right: torch.Tensor) -> dict[str, Any]:
-    """A tensor with something wrong: its axes or its dtype."""
+    """A tensor with something wrong: its axes, its dtype or a number."""
     wrong: dict[str, Any] = {"one axis more": right[..., None], "complex": right.cfloat()}
     if right.is_floating_point():
         wrong["integers"] = right.long()
+        wrong["NaN"] = right.where(torch.arange(right.numel()).view(right.shape) > 0, torch.nan)
     else:
         wrong["real numbers"] = right.double()
     return wrong
