@@ -77,7 +77,8 @@ def run(
     fill : `"zero"`, or values of the run without any replacement, as in `effect`: their `"mean"` over
         rows, position by position, or those of the row before (`"resample"`; the first row takes
         those of the last one). A bias is the same in every row and every run, so only `"zero"`
-        changes it.
+        changes it. Where a norm follows an MLP (Gemma 2), its mean is that of the values before the
+        norm, which then acts on this mean.
     patch : other tokens of the same shape, or their run on this model: the values come from there.
         A run from before a change of the weights is refused; torch does not count changes that are
         made in place through `weight.data`, so run again after such a change. The values of a given

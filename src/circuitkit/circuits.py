@@ -17,11 +17,16 @@ from transformer_lens import FactoredMatrix
 
 from circuitkit.bridge import submodules
 from circuitkit.checks import checked, require_at_least, require_bridge, require_finite
-from circuitkit.first_use import require_unembedding_of_stream
+from circuitkit.first_use import factor_of, require_unembedding_of_stream
 from circuitkit.heads import Heads, in_full_precision, require_scores
 from circuitkit.names import Side
 from circuitkit.reading import heads_of, model_name, widened
-from circuitkit.residual import in_order, require_one_stream, writer_matrix
+from circuitkit.residual import (
+    in_order,
+    require_one_stream,
+    unembedding_matrix,
+    writer_matrix,
+)
 from circuitkit.tables import Table
 
 __all__ = [
@@ -61,8 +66,9 @@ def full_ov(model: Any, head: str | Sequence[str] | Heads) -> FactoredMatrix:
     Notes
     -----
     Exact up to rounding in a model without norms; biases are left out. In a model with norms, fold
-    their gains into the weights first. The embedding contains the factor by which Gemma
-    multiplies it, the square root of d_model. Heads of later layers also read what earlier ones wrote.
+    their gains into the weights first. Numbers by which a
+    configuration multiplies embedding, outputs of layers or logits (Gemma, Granite, Cohere) are
+    factors of the result. Heads of later layers also read what earlier ones wrote.
     With a large vocabulary, multiply a few rows at a time: `(table.A[:512] @ table.B).topk(10)`.
     Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits", one-layer
     models; transposed.
@@ -74,11 +80,11 @@ def full_ov(model: Any, head: str | Sequence[str] | Heads) -> FactoredMatrix:
     torch.Size([2048, 2048])
     """
     heads = chosen_heads(model, head)
-    W_U = model.W_U.detach()
+    W_U = unembedding_matrix(model)
     if heads.d_model == len(W_U) + 1:
         W_U = pad(W_U, (0, 1, 0, 1))  # the bias token raises no logit
     left = input_rows(model, heads, "token") @ heads.W_V  # [head, token, d_head]
-    return factored(head, left, heads.W_O @ W_U)
+    return factored(head, left, written(model, heads) @ W_U)
 
 
 @checked
@@ -116,7 +122,7 @@ def full_qk(
     Notes
     -----
     Exact up to rounding in a model without norms; biases and norms of queries and keys are left
-    out (see `full_ov`). The embedding contains Gemma's factor, as there.
+    out (see `full_ov`). The embedding contains the factor of the configuration, as there.
     Source: Elhage et al. 2021, one-layer models; the scale is written out here.
 
     Examples
@@ -176,6 +182,15 @@ def input_rows(model: Any, heads: Heads, kind: Row) -> Float[Tensor, "row d_mode
     return torch.block_diag(rows, rows.new_ones(1, 1)) if has_bias_token else rows
 
 
+def written(model: Any, heads: Heads) -> Float[Tensor, "head d_head d_model"]:
+    """`W_O` of heads, times what their model multiplies the output of their layers with."""
+    kinds = [
+        f"L{math.floor(layer)} {'attn' if layer % 1 == 0 else 'mlp'}" for layer in heads.layers
+    ]
+    factors = [factor_of(model, kind) for kind in kinds]
+    return heads.W_O * heads.W_O.new_tensor(factors)[:, None, None]
+
+
 def factored(head: str | Sequence[str] | Heads, left: Tensor, right: Tensor) -> FactoredMatrix:
     """Two factors as one matrix; without a leading axis if a single name was asked for."""
     matrix = FactoredMatrix(left, right)
@@ -223,10 +238,11 @@ def copying_score(heads: Any, model: Any = None) -> Table:
         )
     if not isinstance(heads, Heads):
         heads, model = heads_of(heads), heads
-    middle = heads.W_O  # [head, d_head, d_model]
     if model is not None:
         require_heads_of_model(heads, model)
-        W_E, W_U = writer_matrix(model, "embed"), model.W_U.detach()
+    middle = heads.W_O if model is None else written(model, heads)  # [head, d_head, d_model]
+    if model is not None:
+        W_E, W_U = writer_matrix(model, "embed"), unembedding_matrix(model)
         extra = heads.d_model - W_E.shape[1]
         middle = middle @ pad((W_U @ W_E).to(middle), (0, extra, 0, extra))
     product = middle @ heads.W_V  # [head, d_head, d_head]

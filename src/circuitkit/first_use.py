@@ -7,7 +7,7 @@ with what the layer adds to the residual stream.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from transformer_lens.hook_points import HookPoint
 from circuitkit.bridge import (
     HOOKS_OF_SWITCHES,
     final_hook,
+    has_folded_weights,
     norms_close_layers,
     own_hooks_only,
     submodules,
@@ -44,6 +45,8 @@ class Verdict:
     unembedding : why the logits are no product of the last stream, behind its norm, with `W_U`
     mlps : by layer, why what its MLP writes cannot be replaced alone
     heads : by layer, why inputs of its heads cannot be replaced one by one
+    factors : by what the model multiplies what `"embed"`, `"L0 attn"`, `"L0 mlp"` and so on write,
+        or its logits (`"unembed"`), where this is not 1; None if it is not known
     """
 
     forward: str = ""
@@ -54,6 +57,7 @@ class Verdict:
     unembedding: str = ""
     mlps: Mapping[int, str] = field(default_factory=dict)
     heads: Mapping[int, str] = field(default_factory=dict)
+    factors: Mapping[str, float | None] = field(default_factory=dict)
 
 
 class Remembered(NamedTuple):
@@ -68,12 +72,25 @@ VERDICTS: WeakKeyDictionary[Any, Remembered] = WeakKeyDictionary()
 """What is known of the models that were used."""
 
 
+class Before(NamedTuple):
+    """What a model computed on the rows of `probe`, as log-probabilities, and its weights then."""
+
+    log_probabilities: Tensor
+    weights: list[tuple[int, int]]
+
+
+BEFORE_PROCESSING: WeakKeyDictionary[Any, Before] = WeakKeyDictionary()
+"""What is known of models before transformer-lens processed their weights."""
+
+
 def verdict_on(model: Any, weights: list[tuple[int, int]] | None = None) -> Verdict:
     """Check a model when it is first used, and again when its weights have changed.
 
     Two short rows of random tokens run through the bridge and through the model that it wraps,
-    without any hooks of the user. The result is remembered until torch counts a change of a weight,
-    or the bridge's configuration changes. Torch does not count changes through `weight.data`.
+    without any hooks of the user and outside of autocast. The result is remembered until torch counts
+    a change of a weight, or the bridge's configuration changes. Torch does not count changes through
+    `weight.data`. A model whose weights `enable_compatibility_mode` has processed is compared with
+    what it computed before, as far as that is known: from `load_model`, or from an earlier check.
 
     Parameters
     ----------
@@ -96,10 +113,13 @@ def require_same_model(model: Any, weights: list[tuple[int, int]] | None = None)
     """Raise a `ValueError` if the bridge does not run, or computes another model than it wraps."""
     verdict = verdict_on(model, weights)
     if verdict.forward:
-        raise ValueError(
-            f"{verdict.forward}. Weights can be read: heads_of(model). For runs, load a model with "
-            "other settings."
-        )
+        dtypes = sorted({str(weight.dtype) for weight in model.original_model.parameters()})
+        other = "For runs, load a model with other settings."
+        if dtypes != ["torch.float32"]:
+            other = (
+                f"Its weights are in {' and '.join(dtypes)}. Write model.to(torch.float32) first."
+            )
+        raise ValueError(f"{verdict.forward}. Weights can be read: heads_of(model). {other}")
     require_nothing(verdict.logits)
     return verdict
 
@@ -182,11 +202,26 @@ def require_nothing(problem: str) -> None:
         raise ValueError(problem)
 
 
+def remember_before_processing(model: Any) -> None:
+    """Keep what a new model computes, so that its processed weights can be compared with it."""
+    with suppress(Exception), torch.no_grad(), as_it_is(model):
+        result = model(probe(model)).float().log_softmax(-1)
+        BEFORE_PROCESSING[model] = Before(result, versions_of_weights(model))
+
+
+@contextmanager
+def as_it_is(model: Any) -> Iterator[None]:
+    """Inside, a model runs without switches, hooks of a user and autocast."""
+    device = model.W_E.device.type
+    with undisturbed(model), own_hooks_only(model), torch.autocast(device, enabled=False):
+        yield
+
+
 @torch.no_grad()
 def examine(model: Any) -> Verdict:
     """Run a model and the model that it wraps, and compare."""
     tokens, seen = probe(model), {}
-    with undisturbed(model), own_hooks_only(model):
+    with as_it_is(model):
         try:
             with listening(model.hook_dict, seen):
                 logits = model(tokens)
@@ -194,18 +229,25 @@ def examine(model: Any) -> Verdict:
             return Verdict(
                 f"transformer-lens cannot run this model ({architecture_of(model)}): {first_line(problem)}"
             )
-        difference = difference_of_logits(model, tokens, logits)
+        return compare(model, tokens, logits, seen)
+
+
+def compare(model: Any, tokens: Tensor, logits: Tensor, seen: Mapping[str, Tensor]) -> Verdict:
+    """The verdict on a model from what its hooks have seen in a run."""
+    difference = difference_of_results(model, tokens, logits, seen) or known_difference(model)
     config = getattr(model.original_model, "config", None)
     is_of_scores = any(getattr(config, name, usual) != usual for name, usual in SCORE_SETTINGS)
+    processed = difference_of_processing(model, logits)
     stream, mlps, heads = compare_layers(model, seen)
     return Verdict(
-        logits=difference,
-        weights="" if is_of_scores else difference,
+        logits=difference or processed,
+        weights=("" if is_of_scores else difference) or processed,
         reads=compare_reads(model, seen),
         stream=stream,
         unembedding=compare_unembedding(model, logits, seen),
         mlps=mlps,
         heads=heads,
+        factors=measured_factors(model, tokens, logits, seen),
     )
 
 
@@ -256,8 +298,40 @@ def listening(points: Mapping[str, HookPoint], seen: dict[str, Tensor]) -> Itera
 # The model behind the bridge
 
 
-def difference_of_logits(model: Any, tokens: Tensor, logits: Tensor) -> str:
-    """How the logits of a bridge differ from those of the model that it wraps, or ""."""
+def known_difference(model: Any) -> str:
+    """The setting for which transformer-lens is known to compute another model, as a message, or "".
+
+    With small weights, or weights before training, the difference may be as small as rounding errors.
+    """
+    config = getattr(model.original_model, "config", None)
+    kind = str(getattr(config, "model_type", ""))
+    for name, usual, kinds in (
+        (
+            "scale_attn_weights",
+            True,
+            ("gpt2", "gpt_bigcode"),
+        ),  # transformer-lens divides all the same
+        ("attn_logit_softcapping", None, ("gemma3", "gemma3_text")),  # transformers does not cap
+    ):
+        value = getattr(config, name, usual)
+        if kind in kinds and value != usual:
+            return another_model(model, f"transformer-lens does not follow {name}={value!r}.")
+    return ""
+
+
+def another_model(model: Any, difference: str) -> str:
+    """The message that a bridge is not the model that it wraps."""
+    return (
+        f"The TransformerBridge computes another model than the one that it wraps "
+        f"({architecture_of(model)}): {difference} So runs, cuts and patterns would be "
+        "those of another model. Load the model with transformers, or with another setting."
+    )
+
+
+def difference_of_results(
+    model: Any, tokens: Tensor, logits: Tensor, seen: Mapping[str, Tensor]
+) -> str:
+    """How logits or patterns of a bridge differ from those of the model that it wraps, or ""."""
     from transformers import PreTrainedModel
 
     wrapped = model.original_model
@@ -265,23 +339,63 @@ def difference_of_logits(model: Any, tokens: Tensor, logits: Tensor) -> str:
         return ""  # a native model wraps no other
     try:
         with unwrapped(model):
-            result = wrapped(tokens)
+            result = wrapped(tokens, output_attentions=True)
     except Exception:
         return ""  # it cannot run without the bridge, so there is nothing to compare with
-    ours, theirs = (values.float().log_softmax(-1) for values in (logits, result.logits))
-    excess = (ours - theirs).abs().max()
-    # rounding errors grow with the size of the logits
-    size = result.logits.float().abs().max().clamp_min(1)
-    if not excess > max(1e-3, 8 * torch.finfo(logits.dtype).eps) * size:
+    settings = unusual_settings(wrapped.config)
+    if excess := excess_of_logits(logits, result.logits.float().log_softmax(-1)):
+        return another_model(
+            model,
+            f"on random tokens the log-probabilities differ by up to {excess:.2g} nats.{settings}",
+        )
+    for layer, right in enumerate(getattr(result, "attentions", None) or ()):
+        ours = seen.get(f"blocks.{layer}.attn.hook_pattern")
+        if ours is None or right is None or ours.shape != right.shape:
+            continue
+        excess = float((ours.float() - right.float()).abs().max())
+        if excess > max(1e-4, 8 * torch.finfo(logits.dtype).eps):
+            return another_model(
+                model,
+                f"on random tokens the patterns of layer {layer} differ by up to {excess:.2g}.{settings}",
+            )
+    return ""
+
+
+def difference_of_processing(model: Any, logits: Tensor) -> str:
+    """How processed weights have changed what the model computes, as a message, or ""."""
+    weights = versions_of_weights(model)
+    if not has_folded_weights(model):
+        BEFORE_PROCESSING[model] = Before(logits.float().log_softmax(-1), weights)
+        return ""
+    before = BEFORE_PROCESSING.get(model)
+    if before is None or before.log_probabilities.shape != logits.shape:
+        return ""
+    # processed weights are new tensors, which torch has not seen changing
+    if any(weight[1] and weight not in before.weights for weight in weights):
+        return ""  # the user has changed them since
+    excess = excess_of_logits(logits, before.log_probabilities.to(logits.device))
+    if not excess:
+        BEFORE_PROCESSING.pop(model)  # later changes of weights are the user's
         return ""
     return (
-        f"The TransformerBridge computes another model than the one that it wraps "
-        f"({architecture_of(model)}): on random tokens the log-probabilities differ by up to "
-        f"{excess:.2g} nats.{unusual_settings(wrapped.config)} So runs, cuts and patterns would be "
-        "those of another model. Load the model with transformers, or with another setting."
+        f"enable_compatibility_mode has changed what this kind of model ({architecture_of(model)}) "
+        f"computes: on random tokens the log-probabilities differ by up to {excess:.2g} nats from "
+        "those before. Load the model again and leave the call out. If you have changed the weights "
+        "yourself since you loaded the model, run it once before the call: run(model, tokens)."
     )
 
 
+def excess_of_logits(logits: Tensor, right: Tensor) -> float:
+    """By how much log-probabilities differ beyond rounding errors; 0 if they do not."""
+    excess = float((logits.float().log_softmax(-1) - right).abs().max())
+    # rounding errors grow with the size of the logits
+    size = max(1.0, float(logits.float().abs().max()), float(right.abs().max()))
+    # NaN is reported where it is read
+    return excess if excess > max(TOLERANCE, 8 * torch.finfo(logits.dtype).eps) * size else 0.0
+
+
+TOLERANCE = 1e-4
+"""Of log-probabilities in float32, relative to the largest logit."""
 SCORE_SETTINGS = (
     ("scale_attn_weights", True),
     ("scale_attn_by_inverse_layer_idx", False),
@@ -332,7 +446,7 @@ def compare_layers(
         if problem and not stream:
             stream = (
                 f"layer {here.layer} of this model does not simply add its output to the residual "
-                f"stream, because {problem}"
+                f"stream, because {problem}{settings_in_words(model, 'residual', '_out_multiplier')}"
             )
         previous = here.end
     last = seen.get(final_hook(model))
@@ -477,15 +591,133 @@ def compare_unembedding(model: Any, logits: Tensor, seen: Mapping[str, Tensor]) 
         return "a projection stands between the last stream and the unembedding"
     if given is not None and not is_close(read, given, given):
         return "a network stands between the last norm and the unembedding"
-    product = read.float() @ model.W_U.float()
-    if model.b_U is not None:
-        product = product + model.b_U.float()
+    product = product_with_unembedding(model, read)
     if is_close(product, logits, logits):
         return ""
-    factor = float((product * logits).sum() / product.square().sum())
-    if not is_close(factor * product, logits, logits):
+    factor = factor_between(model, product, logits, logits)
+    if factor is None:
         return "they are not the last stream times W_U"
+    return f"they are multiplied by {factor:.4g}{settings_in_words(model, 'logit', 'lm_head')}"
+
+
+def product_with_unembedding(model: Any, read: Tensor) -> Tensor:
+    """What the unembedding makes of what it reads, in float32."""
+    product = read.float() @ model.W_U.float()
+    return product if model.b_U is None else product + model.b_U.float()
+
+
+# Numbers by which a configuration multiplies values
+
+ACCOUNTED = (
+    "embedding_multiplier",
+    "residual_multiplier",
+    "attention_multiplier",
+    "attention_out_multiplier",
+    "lm_head_multiplier",
+    "logits_scaling",
+    "logit_scale",
+    "scale_emb",
+    "scale_depth",
+)
+"""Settings whose effect `measured_factors` measures, or (`attention_multiplier`) `heads_of` reads."""
+
+
+def multipliers(model: Any) -> dict[str, Any]:
+    """The settings of a configuration that multiply values, with their values other than 1."""
     config = getattr(model.original_model, "config", None)
-    names = [name for name in ("logit_scale", "logits_scaling") if hasattr(config, name)]
-    because = f" ({names[0]}={getattr(config, names[0])} in its configuration)" if names else ""
-    return f"they are multiplied by {factor:.4g}{because}"
+    found = {}
+    for name, value in getattr(config, "__dict__", {}).items():
+        numbers = value if isinstance(value, list | tuple) else [value]
+        is_multiplier = name in ACCOUNTED or "multiplier" in name
+        if is_multiplier and any(isinstance(n, int | float) and n != 1 for n in numbers):
+            found[name] = value
+    return found
+
+
+def settings_in_words(model: Any, *kinds: str) -> str:
+    """The multipliers of these kinds, as " (residual_multiplier=0.2 in its configuration)", or ""."""
+    found = [
+        f"{name}={value!r}"
+        for name, value in multipliers(model).items()
+        if any(kind in name for kind in kinds)
+    ]
+    return f" ({', '.join(found)} in its configuration)" if found else ""
+
+
+def measured_factors(
+    model: Any, tokens: Tensor, logits: Tensor, seen: Mapping[str, Tensor]
+) -> dict[str, float | None]:
+    """By what a model multiplies what its parts write, and its logits; see `Verdict`."""
+    factors: dict[str, float | None] = {}
+    first = seen.get("embed_ln.hook_in" if "embed_ln" in submodules(model) else "blocks.0.hook_in")
+    # what the module returns: for some models its hook shows a multiple of it
+    embedding = model.embed(tokens)
+    gained = first
+    for module in ("pos_embed", "token_type_embed"):
+        if first is not None and f"{module}.hook_out" in seen and module in submodules(model):
+            gained = gained - seen[f"{module}.hook_out"]
+    factors["embed"] = factor_between(model, embedding, gained, first)
+    for layer in range(len(model.blocks)):
+        here = LayerSeen(model, layer, seen)
+        for before, after, parts in here.steps():
+            values = [here.written(part) for part in parts]
+            is_known = (
+                before is not None
+                and after is not None
+                and all(value is not None for value in values)
+            )
+            factor = factor_between(model, sum(values), after - before, after) if is_known else None
+            factors.update({f"L{layer} {part}": factor for part in parts})
+    read = seen.get("ln_final.hook_out", seen.get("unembed.hook_in"))
+    is_product = read is not None and read.shape[-1] == model.W_U.shape[0]
+    product = product_with_unembedding(model, read) if is_product else None
+    factors["unembed"] = factor_between(model, product, logits, logits)
+    has_settings = bool(multipliers(model))
+    return {
+        name: factor
+        for name, factor in factors.items()
+        if factor != 1 and (has_settings or factor is not None)
+    }
+
+
+def factor_between(model: Any, written: Any, gained: Any, like: Any) -> float | None:
+    """The number by which values are multiplied to give others, up to the rounding errors of `like`.
+
+    The number that the configuration says is taken, if the measured one is close to it.
+    """
+    if written is None or gained is None or written.shape != gained.shape:
+        return None
+    written, gained = written.float(), gained.float()
+    eps = torch.finfo(like.dtype).eps
+    noise = 16 * eps * like.float().abs().max()
+    if not written.abs().max() > noise:
+        return None
+    factor = float((written * gained).sum() / written.square().sum())
+    known = [1.0]
+    for value in multipliers(model).values():
+        if isinstance(value, int | float) and value:
+            known += [float(value), 1 / value]
+    nearest = min(known, key=lambda number: abs(number - factor))
+    if abs(nearest - factor) <= max(1e-3, 4 * eps) * abs(factor):
+        factor = nearest
+    difference = (factor * written - gained).abs().max()
+    return factor if difference <= max(1e-3, 4 * eps) * gained.abs().max() + noise else None
+
+
+def factor_of(model: Any, part: str) -> float:
+    """By what a model multiplies what a part writes; see `Verdict.factors` for names of parts.
+
+    Every tool that multiplies weights asks here. A `ValueError` names settings that are not known.
+    """
+    verdict, settings = verdict_on(model), multipliers(model)
+    unknown = {name: value for name, value in settings.items() if name not in ACCOUNTED}
+    factor = verdict.factors.get(part, 1.0)
+    if factor is None or unknown or (verdict.forward and settings):
+        named = ", ".join(f"{name}={value!r}" for name, value in (unknown or settings).items())
+        raise ValueError(
+            f"The configuration of this model ({architecture_of(model)}) multiplies values by numbers "
+            f"that are not in its weights, {named}, and what they do to {part!r} is not known here. "
+            "So products of its weights would be wrong. Measure in a run instead, such as "
+            "run(model, tokens, without='L0H0') or run(model, tokens).pattern('L0H0')."
+        )
+    return factor

@@ -12,7 +12,7 @@ from circuitkit.checks import Text, checked, require_finite, to_tokens
 from circuitkit.first_use import require_unembedding_of_stream
 from circuitkit.heads import in_full_precision
 from circuitkit.parts import head_names, n_heads
-from circuitkit.residual import writer_matrix
+from circuitkit.residual import unembedding_matrix, writer_matrix
 from circuitkit.rows import (
     Repeated,
     after_occurrences,
@@ -146,7 +146,9 @@ def copying_scores(done: Run, layer: int, sources: Tensor) -> Float[Tensor, " he
     value = value.reshape(len(value), -1, W_O.shape[1]).transpose(0, 1)  # [group, source, d_head]
     value = value.repeat_interleave(len(W_O) // len(value), dim=0)  # [head, source, d_head]
     norm = done.recording.final_norm()
-    unembed = in_full_precision(done.model.W_U)[:, done.tokens[sources]]  # [d_model, source]
+    unembed = in_full_precision(unembedding_matrix(done.model))[
+        :, done.tokens[sources]
+    ]  # [d_model, source]
     if norm is not None:
         unembed = norm.fold(unembed)
     # with centred unembedding vectors, what all values have in common is multiplied by zero

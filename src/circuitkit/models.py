@@ -90,7 +90,11 @@ def load_model(
         model = load_with_transformers(str(name), has_tokenizer=True)
     else:
         model = load_folder(name)
-    return model.to(device, print_details=False).eval()
+    model = model.to(device, print_details=False).eval()
+    from circuitkit.first_use import remember_before_processing
+
+    remember_before_processing(model)
+    return model
 
 
 def dtype_of_models() -> torch.dtype:
@@ -249,8 +253,18 @@ def load_with_transformers(source: str, has_tokenizer: bool) -> "TransformerBrid
         raise ValueError(
             f"transformers has loaded {source!r} ({architecture}), and transformer-lens cannot put "
             f"hooks into it: {first_line(problem)}. transformer-lens does not support all settings "
-            "of a family, so look at those in config.json."
+            f"of a family, so look at those in config.json{unusual_switches(config)}."
         ) from problem
+
+
+def unusual_switches(config: Any) -> str:
+    """The switches that differ from the usual ones of a family, as ": name=True", or ""."""
+    names = [
+        f"{name}={value}"
+        for name, value in config.to_diff_dict().items()
+        if isinstance(value, bool) and getattr(type(config), name, value) is not value
+    ]
+    return f": {', '.join(names)}" if names else ""
 
 
 class Marks(NamedTuple):

@@ -292,8 +292,8 @@ class Recording:
                 raise ValueError(
                     f"layer {layer} of this model does not simply add its output to the residual "
                     "stream, so the stream is not the sum of its parts. A hook may change it "
-                    "(remove it: model.reset_hooks(including_permanent=True)), or this kind of "
-                    "model is not supported."
+                    "(remove it: model.reset_hooks(including_permanent=True), or handle.remove() for "
+                    "a hook of torch), or this kind of model is not supported."
                 )
         self.is_additive = True
 

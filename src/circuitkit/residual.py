@@ -15,8 +15,9 @@ from transformer_lens import FactoredMatrix
 
 from circuitkit.ablation import run
 from circuitkit.bridge import norms_close_layers, submodules
-from circuitkit.checks import Text, checked, require_bridge, to_token, to_tokens
+from circuitkit.checks import Text, checked, require_bridge, require_finite, to_token, to_tokens
 from circuitkit.first_use import (
+    factor_of,
     require_norms_before_layers,
     require_right_weights,
     require_sum_of_logits,
@@ -103,9 +104,35 @@ def require_sum(
         place = excess.argmax()
         raise ValueError(
             f"The parts add up to {total.flatten()[place]:.4g}, and the {what} is "
-            f"{whole.flatten()[place]:.4g}. A hook changes values in a way that no part shows. "
-            "Remove it: model.reset_hooks(including_permanent=True) removes all hooks."
+            f"{whole.flatten()[place]:.4g}. {reason_of_difference(whole)}"
         )
+
+
+def reason_of_difference(whole: Tensor) -> str:
+    """Why parts may not add up, and what to write."""
+    return in_autocast(whole) or (
+        "A hook changes values in a way that no part shows. Remove it: "
+        "model.reset_hooks(including_permanent=True) removes all hooks of transformer-lens, and "
+        "handle.remove() a hook of torch, where handle is what register_forward_hook has returned."
+    )
+
+
+def in_autocast(like: Tensor) -> str:
+    """That torch.autocast is on for this device, and what to write, or ""."""
+    device = like.device.type
+    if not torch.is_autocast_enabled(device):
+        return ""
+    return (
+        f"Inside torch.autocast, matrices are multiplied in {torch.get_autocast_dtype(device)}, which "
+        "is too coarse for sums over parts. Call this outside of it, or inside of "
+        f"torch.autocast({device!r}, enabled=False)."
+    )
+
+
+def require_no_autocast(like: Tensor) -> None:
+    """Raise a `ValueError` inside torch.autocast."""
+    if problem := in_autocast(like):
+        raise ValueError(problem)
 
 
 # A logit as a sum
@@ -162,6 +189,7 @@ def logit_attribution(
     """
     tokens = to_tokens(model, tokens)
     require_sum_of_logits(model)
+    require_no_autocast(tokens)
     weights = answer_weights(model, tokens, answer, versus)
     direction = weights @ model.W_U.detach().mT
     model_run = run(model, tokens)
@@ -334,28 +362,42 @@ def require_one_matrix(model: Any, part: Name) -> None:
 
 
 def writer_matrix(model: Any, name: str) -> Float[Tensor, "rows d_model"]:
-    """What a part writes with, behind the gain of a norm behind its layer."""
+    """What a part writes with, behind the gain of a norm behind its layer, times its `factor_of`."""
     (part,) = parse(name)
     if part.kind == "embed":
         ids = torch.arange(model.cfg.d_vocab, device=model.W_E.device)
-        return model.embed(ids[None])[0].detach()  # with the gain that Gemma gives its embedding
+        # with the gain that Gemma gives its embedding in the module itself
+        return multiplied(model, "embed", model.embed(ids[None])[0], "The embedding")
     if part.kind == "pos" or part.layer is None:
-        return model.W_pos.detach()
+        norm = undivided(model, submodules(model).get("embed_ln"))
+        return model.W_pos.detach() if part.kind == "pos" or norm is None else norm.bias[None]
     block = model.blocks[part.layer]
     if part.kind == "H":
-        W, norm = block.attn.W_O[part.number], submodules(block).get("ln1_post")
+        W, norm, kind = block.attn.W_O[part.number], submodules(block).get("ln1_post"), "attn"
     else:
         require_one_matrix(model, part)
-        W, norm = mlp_of(model, part.layer).W_out, submodules(block).get("ln2_post")
+        W, norm, kind = mlp_of(model, part.layer).W_out, submodules(block).get("ln2_post"), "mlp"
     norm = undivided(model, norm)
-    return W.detach() if norm is None else norm.apply(W.detach())
+    W = W.detach() if norm is None else norm.apply(W.detach())
+    return multiplied(model, f"L{part.layer} {kind}", W, f"What {name} writes with")
+
+
+def multiplied(model: Any, part: str, W: Tensor, what: str) -> Tensor:
+    """Weights times what the model multiplies their products with; a `ValueError` for NaN."""
+    require_finite(W, what)
+    return W.detach() * factor_of(model, part)
+
+
+def unembedding_matrix(model: Any) -> Float[Tensor, "d_model d_vocab"]:
+    """`W_U` times what the model multiplies its logits with (`logit_scale` of Cohere)."""
+    return multiplied(model, "unembed", model.W_U, "W_U")
 
 
 def reader_matrix(model: Any, name: str) -> Float[Tensor, "d_model columns"]:
     """What an input reads with, with the gain and the centring of the norm before it."""
     (part,) = parse(name)
     if part.kind == "unembed" or part.layer is None:
-        W, norm = model.W_U, submodules(model).get("ln_final")
+        W, norm = unembedding_matrix(model), submodules(model).get("ln_final")
     elif part.kind == "H" and part.number is not None:
         groups = getattr(
             model.blocks[part.layer].attn, f"W_{part.side}"
@@ -364,6 +406,7 @@ def reader_matrix(model: Any, name: str) -> Float[Tensor, "d_model columns"]:
         W, norm = groups[group], norm_before(model, part)
     else:
         W, norm = mlp_input(model, part), norm_before(model, part)
+    require_finite(W, f"What {name} reads with")
     norm = undivided(model, norm)
     return W.detach() if norm is None else norm.fold(W.detach())
 
@@ -405,12 +448,14 @@ def virtual_weights(model: Any, writer: str, reader: str) -> FactoredMatrix:
     before the reader, and `C` subtracts the mean over d_model where this norm does. In a model
     without norms, this is `W_O^{0.1} W_K^{1.0}` for `("L0H1", "L1H0.K")`, and the direct path
     `W_E W_U` for `("embed", "unembed")`. A norm behind the writer's layer (Gemma 2) is applied to
-    `W_out` in the same way.
+    `W_out` in the same way, and numbers by which a configuration multiplies an embedding, outputs of
+    layers or logits (`residual_multiplier`, `logit_scale`) are factors of the product.
 
     Raises
     ------
-    ValueError : for unknown names, if the writer does not come before the reader, and for an MLP that
-        is a mixture of experts
+    ValueError : for unknown names, if the writer does not come before the reader, for an MLP that is a
+        mixture of experts, for weights that are NaN or infinite, and for multipliers in the
+        configuration whose effect is not known
 
     Notes
     -----
@@ -439,7 +484,11 @@ def virtual_weights(model: Any, writer: str, reader: str) -> FactoredMatrix:
         )
     if "embed" in (writer, reader) or "unembed" in (writer, reader):
         require_unembedding_of_stream(model)
-    return FactoredMatrix(writer_matrix(model, writer), reader_matrix(model, reader))
+    written = writer_matrix(model, writer)
+    norm = undivided(model, submodules(model).get("embed_ln"))
+    if norm is not None and writer in ("embed", "pos"):
+        written = norm.apply(written)  # BLOOM
+    return FactoredMatrix(written, reader_matrix(model, reader))
 
 
 # Subspaces

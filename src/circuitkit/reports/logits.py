@@ -10,12 +10,14 @@ from torch import Tensor
 
 from circuitkit.ablation import run
 from circuitkit.bridge import only_permanent_hooks
+from circuitkit.first_use import factor_of
 from circuitkit.heads import in_full_precision
 from circuitkit.names import parse
 from circuitkit.norms import FrozenNorm
 from circuitkit.parts import norm_before
 from circuitkit.reading import heads_of
 from circuitkit.reports.rules import LEAST, LEAST_LOGITS, upper_tail
+from circuitkit.residual import unembedding_matrix, writer_matrix
 from circuitkit.runs import Run
 
 N_FIRST_TRIALS = 4
@@ -61,7 +63,7 @@ class Unembedding:
     def of(cls, done: Run, ids: Int[Tensor, " id"]) -> "Unembedding":
         """Read the map from a run."""
         norm = done.recording.final_norm()
-        W = in_full_precision(done.model.W_U)[:, ids]
+        W = in_full_precision(unembedding_matrix(done.model))[:, ids]
         if norm is not None:
             W = norm.fold(W)
         return cls(ids, W - W.mean(1, keepdim=True), norm)
@@ -83,6 +85,7 @@ def logits_of_head(done: Run, unembedding: Unembedding, name: str) -> Float[Tens
     (head,) = parse(name)
     number = head.number or 0
     W_O = in_full_precision(done.model.blocks[head.layer].attn.W_O)
+    W_O = W_O * factor_of(done.model, f"L{head.layer} attn")
     values = in_full_precision(done.recording[f"blocks.{head.layer}.attn.hook_v"])
     n_heads, d_head, _ = W_O.shape
     values = values.reshape(*done.tokens.shape, -1, d_head)
@@ -149,11 +152,13 @@ def trigrams_by_weights(
     """
     head = replace(heads_of(model, name), turn=None, positions="absolute")
     norm = norm_before(model, parse(name)[0])
-    embedding = in_full_precision(model.W_E[among])[None]
+    embedding = in_full_precision(writer_matrix(model, "embed")[among])[None]
     if norm is not None:
         with only_permanent_hooks(norm):
             embedding = norm(embedding)
-    W_U = in_full_precision(model.W_U)[:, among]
+    W_U = in_full_precision(unembedding_matrix(model))[:, among] * factor_of(
+        model, f"L{parse(name)[0].layer} attn"
+    )
     W_U = W_U - W_U.mean(1, keepdim=True)
     head, embedding = head.to(W_U.dtype), embedding.to(W_U)
     query = head.side("Q", embedding)[0, 0]

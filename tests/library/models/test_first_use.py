@@ -241,6 +241,79 @@ def test_an_mlp_whose_hooks_are_those_of_another_model_cannot_be_removed():
         ck.run(twin, ROWS, without="L1 MLP")
 
 
+# Small differences
+
+
+def test_a_setting_known_to_differ_is_refused_however_small_the_difference(tmp_path):
+    for kind, settings in (
+        ("gpt2", GPT2 | {"scale_attn_weights": False}),
+        ("gemma3_text", ROTARY | {"attn_logit_softcapping": 50.0}),
+    ):
+        config = transformers.AutoConfig.for_model(kind, **settings)
+        original = transformers.AutoModelForCausalLM.from_config(config).eval()
+        folder = tmp_path / kind
+        model = tiny_models.from_folder(folder, original, noise=0)
+        with torch.no_grad():
+            ours, theirs = (m.log_softmax(-1) for m in (model(ROWS), original(ROWS).logits))
+        assert (ours - theirs).abs().max() < 1e-3
+        with pytest.raises(ValueError, match="transformer-lens does not follow"):
+            ck.run(model, ROWS)
+
+
+def test_patterns_are_compared_where_logits_do_not_differ(load, monkeypatch):
+    from circuitkit import first_use
+
+    model = copy.deepcopy(load("gpt2")[0])
+    for point in ("W_O", "b_O"):  # without outputs of attention, the logits are the same
+        with torch.no_grad():
+            for block in model.blocks:
+                getattr(block.attn, point).zero_()
+    monkeypatch.setattr(first_use, "known_difference", lambda model: "")
+    assert "the patterns of layer 0 differ by up to 0." in verdict_on(model).logits
+
+
+def test_the_verdict_in_autocast_is_that_outside(load):
+    right, wrong = (copy.deepcopy(load(name)[0]) for name in ("cohere", "gpt2"))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = [verdict_on(model) for model in (right, wrong)]
+    assert inside == [verdict_on(load(name)[0]) for name in ("cohere", "gpt2")]
+    assert not inside[0].logits
+    assert inside[1].logits
+
+
+# Processed weights
+
+
+@pytest.mark.parametrize("first_look", ["load_model", "run"])
+def test_processed_weights_are_compared_with_the_model_before(first_look, tmp_path):
+    """transformer-lens folds norms into weights, also where the stream takes their output (BLOOM)."""
+    config = transformers.AutoConfig.for_model("bloom", **FAULTY["bloom-post-norm"][1])
+    original = transformers.AutoModelForCausalLM.from_config(config).eval()
+    model = tiny_models.from_folder(tmp_path, original)
+    if first_look == "run":
+        model = copy.deepcopy(model)  # which load_model has not seen
+        ck.run(model, ROWS)
+    model.enable_compatibility_mode(disable_warnings=True)
+    with torch.no_grad():
+        ours, before = (m.log_softmax(-1) for m in (model(ROWS), original(ROWS).logits))
+    assert (ours - before).abs().max() > 0.1
+    for use in (ck.run, ck.heads_of):
+        with pytest.raises(ValueError, match="enable_compatibility_mode has changed"):
+            use(*((model, ROWS) if use is ck.run else (model,)))
+
+
+def test_changes_of_processed_weights_are_the_users_own():
+    for is_checked in (True, False):
+        model = copy.deepcopy(zoo.make("gpt2"))
+        ck.run(model, ROWS)
+        model.enable_compatibility_mode(disable_warnings=True)
+        if is_checked:
+            ck.run(model, ROWS)
+        with torch.no_grad():
+            model.blocks[1].attn.q.original_component.weight.mul_(1.5)
+        ck.run(model, ROWS)
+
+
 # What it costs and what it leaves
 
 
