@@ -295,6 +295,38 @@ def listening(points: Mapping[str, HookPoint], seen: dict[str, Tensor]) -> Itera
             handle.remove()
 
 
+# Hooks whose values nothing reads
+
+IDLE: WeakKeyDictionary[Any, dict[str, bool]] = WeakKeyDictionary()
+"""Of the hooks that were asked for, whether they are idle."""
+
+
+@torch.no_grad()
+def is_idle(model: Any, place: str) -> bool:
+    """Whether a changed value at a hook of attention leaves what the heads gather as it is.
+
+    In some families (OPT, BERT, GPT-J) transformers computes the attention, and the hooks at patterns
+    and scores only show its results.
+    """
+    known = IDLE.setdefault(model, {})
+    z = place.rpartition(".")[0] + ".hook_z"
+    points = model.hook_dict
+    if place not in known and z in points:
+        tokens, gathered = probe(model), []
+        with as_it_is(model):
+            for factor in (1, 0.5):
+                seen: dict[str, Tensor] = {}
+                handle = points[place].register_forward_hook(lambda *given, f=factor: given[-1] * f)
+                try:
+                    with listening({z: points[z]}, seen):
+                        model(tokens)
+                finally:
+                    handle.remove()
+                gathered.append(seen.get(z))
+        known[place] = gathered[0] is not None and torch.equal(*gathered)
+    return known.get(place, False)
+
+
 # The model behind the bridge
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
 from circuitkit.bridge import submodules, torch_hooks
+from circuitkit.first_use import is_idle
 from circuitkit.intervention import CutRun
 from circuitkit.parts import Recording
 from circuitkit.reading import converted_neurons
@@ -73,7 +74,7 @@ def guard(cut_run: CutRun, points: dict[str, HookPoint]) -> list[tuple[dict, int
     Where the run puts in values, the hook has acted on them already. Where a layer is computed a
     second time, a hook is passed over, unless it is permanent and acts inside of the layer. The
     result lists every hook that was exchanged: the dictionary of torch that holds it, its key
-    there, and the hook as it was.
+    there, and the hook as it was. Where the model reads nothing from a hook, no hook may change it.
     """
     for _, handle in temporary_hooks(points):
         if isinstance(getattr(handle.user_hook, "__self__", None), CutRun | Recording):
@@ -87,12 +88,17 @@ def guard(cut_run: CutRun, points: dict[str, HookPoint]) -> list[tuple[dict, int
     changed_points = {points[name] for name in changed}
     guarded = []
     for point in dict.fromkeys(points.values()):  # a hook has several names
+        place = str(point.name)
+        is_shown = bool(point.fwd_hooks and SHOWN.fullmatch(place)) and is_idle(
+            cut_run.model, place
+        )
         for handle in point.fwd_hooks:
-            acts_again = handle.is_permanent and is_inside_layer(cut_run.model, str(point.name))
-            if point in changed_points or (is_computed_again and not acts_again):
+            acts_again = handle.is_permanent and is_inside_layer(cut_run.model, place)
+            if is_shown or point in changed_points or (is_computed_again and not acts_again):
                 hooks, number = torch_hooks(point), handle.hook.id
                 guarded.append((hooks, number, hooks[number]))
-                hooks[number] = partial(only_looking, hooks[number], str(point.name))
+                why = SHOWS_ONLY if is_shown else PUTS_IN
+                hooks[number] = partial(only_looking, hooks[number], f"{place} {why}")
     return guarded
 
 
@@ -115,7 +121,22 @@ def temporary_hooks(points: dict[str, HookPoint]) -> list[tuple[HookPoint, Any]]
     ]
 
 
-def only_looking(hook_fn: Callable, place: str, module: Any, args: Any, value: Any) -> None:
+SHOWN = re.compile(r"blocks\.\d+\.attn\.(hook_pattern|hook_attn_scores|hook_rot_[qk])")
+"""The hooks of attention that only show a value where transformers computes the attention."""
+PUTS_IN = (
+    "changes values, and this run puts in values there or computes "
+    "layers a second time. Remove it: model.reset_hooks(including_permanent=True). Only "
+    "permanent hooks between what a layer reads and what it writes can stay, such as one "
+    "at blocks.0.attn.hook_pattern, and only if no value is put in there."
+)
+SHOWS_ONLY = (
+    "changes a value that this kind of model only shows there: its attention is computed inside "
+    "transformers, so the output of the model would stay as it is. Remove the hook: "
+    "model.reset_hooks(including_permanent=True). A hook at attn.hook_z in the same layer acts."
+)
+
+
+def only_looking(hook_fn: Callable, problem: str, module: Any, args: Any, value: Any) -> None:
     """Call a hook of torch, and raise a `ValueError` if it changes a value."""
     before = value.clone() if isinstance(value, Tensor) else value
     result = hook_fn(module, args, value)
@@ -124,9 +145,4 @@ def only_looking(hook_fn: Callable, place: str, module: Any, args: Any, value: A
     if isinstance(before, Tensor) and isinstance(after, Tensor):
         is_same = torch.allclose(after, before, rtol=0, atol=0, equal_nan=True)
     if not is_same:
-        raise ValueError(
-            f"The hook at {place} changes values, and this run puts in values there or computes "
-            "layers a second time. Remove it: model.reset_hooks(including_permanent=True). Only "
-            "permanent hooks between what a layer reads and what it writes can stay, such as one "
-            "at blocks.0.attn.hook_pattern, and only if no value is put in there."
-        )
+        raise ValueError(f"The hook at {problem}")

@@ -246,8 +246,8 @@ def test_an_mlp_whose_hooks_are_those_of_another_model_cannot_be_removed():
 
 def test_a_setting_known_to_differ_is_refused_however_small_the_difference(tmp_path):
     for kind, settings in (
-        ("gpt2", GPT2 | {"scale_attn_weights": False}),
-        ("gemma3_text", ROTARY | {"attn_logit_softcapping": 50.0}),
+        ("gpt2", GPT2 | {"scale_attn_weights": False, "initializer_range": 0.001}),
+        ("gemma3_text", ROTARY | {"attn_logit_softcapping": 50.0, "initializer_range": 0.001}),
     ):
         config = transformers.AutoConfig.for_model(kind, **settings)
         original = transformers.AutoModelForCausalLM.from_config(config).eval()
@@ -255,7 +255,7 @@ def test_a_setting_known_to_differ_is_refused_however_small_the_difference(tmp_p
         model = tiny_models.from_folder(folder, original, noise=0)
         with torch.no_grad():
             ours, theirs = (m.log_softmax(-1) for m in (model(ROWS), original(ROWS).logits))
-        assert (ours - theirs).abs().max() < 1e-3
+        assert (ours - theirs).abs().max() < 1e-5
         with pytest.raises(ValueError, match="transformer-lens does not follow"):
             ck.run(model, ROWS)
 
@@ -279,6 +279,31 @@ def test_the_verdict_in_autocast_is_that_outside(load):
     assert inside == [verdict_on(load(name)[0]) for name in ("cohere", "gpt2")]
     assert not inside[0].logits
     assert inside[1].logits
+
+
+# Hooks that the attention of transformers does not read
+
+
+@pytest.mark.parametrize("hook", ["hook_pattern", "hook_attn_scores"])
+@pytest.mark.parametrize("name", ["opt", "bert", "gpt2"])
+def test_a_hook_that_would_change_nothing_but_the_report_is_refused(name, hook):
+    model = copy.deepcopy(zoo.make(name)) if name != "opt" else zoo.make(name)
+    before = model(ROWS)
+    looked, place = [], f"blocks.1.attn.{hook}"
+    model.add_hook(place, lambda value, hook: looked.append(1), is_permanent=True)
+    ck.run(model, ROWS)
+    assert looked
+    model.add_hook(place, lambda value, hook: value * 0.5, is_permanent=True)
+    try:
+        if torch.equal(model(ROWS), before):
+            assert name != "gpt2"
+            with pytest.raises(ValueError, match="only shows there"):
+                ck.run(model, ROWS)
+        else:
+            assert name == "gpt2"
+            assert torch.equal(ck.run(model, ROWS).logits, model(ROWS))
+    finally:
+        model.reset_hooks(including_permanent=True)
 
 
 # Processed weights
