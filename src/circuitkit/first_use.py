@@ -6,6 +6,7 @@ then every number about it would be wrong without a word. It also compares what 
 with what the layer adds to the residual stream.
 """
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from circuitkit.bridge import (
     final_hook,
     has_folded_weights,
     norms_close_layers,
+    original_of,
     own_hooks_only,
     submodules,
     undisturbed,
@@ -313,7 +315,8 @@ def is_idle(model: Any, place: str) -> bool:
     points = model.hook_dict
     if place not in known and z in points:
         tokens, gathered = probe(model), []
-        with as_it_is(model):
+        with as_it_is(model), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # transformer-lens says when it discards the value
             for factor in (1, 0.5):
                 seen: dict[str, Tensor] = {}
                 handle = points[place].register_forward_hook(lambda *given, f=factor: given[-1] * f)
@@ -369,9 +372,10 @@ def difference_of_results(
     wrapped = model.original_model
     if not isinstance(wrapped, PreTrainedModel):
         return ""  # a native model wraps no other
+    patterns: dict[int, Tensor] = {}
     try:
-        with unwrapped(model):
-            result = wrapped(tokens, output_attentions=True)
+        with unwrapped(model), keeping_patterns(model, patterns):
+            result = wrapped(tokens)
     except Exception:
         return ""  # it cannot run without the bridge, so there is nothing to compare with
     settings = unusual_settings(wrapped.config)
@@ -380,9 +384,9 @@ def difference_of_results(
             model,
             f"on random tokens the log-probabilities differ by up to {excess:.2g} nats.{settings}",
         )
-    for layer, right in enumerate(getattr(result, "attentions", None) or ()):
+    for layer, right in patterns.items():
         ours = seen.get(f"blocks.{layer}.attn.hook_pattern")
-        if ours is None or right is None or ours.shape != right.shape:
+        if ours is None or ours.shape != right.shape:
             continue
         excess = float((ours.float() - right.float()).abs().max())
         if excess > max(1e-4, 8 * torch.finfo(logits.dtype).eps):
@@ -391,6 +395,30 @@ def difference_of_results(
                 f"on random tokens the patterns of layer {layer} differ by up to {excess:.2g}.{settings}",
             )
     return ""
+
+
+@contextmanager
+def keeping_patterns(model: Any, patterns: dict[int, Tensor]) -> Iterator[None]:
+    """Inside, the patterns that attention modules of transformers return are kept, by layer.
+
+    `output_attentions` would leave hooks behind, and with them each pattern comes twice later.
+    """
+
+    def keep(layer: int, _module: Any, _given: Any, result: Any) -> None:
+        for value in result if isinstance(result, tuple) else ():
+            if isinstance(value, Tensor) and value.ndim == 4:
+                patterns[layer] = value  # [batch, head, dst, src]
+
+    handles = []
+    for layer, block in enumerate(model.blocks):
+        attention = submodules(block).get("attn")
+        if attention is not None:
+            handles.append(original_of(attention).register_forward_hook(partial(keep, layer)))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def difference_of_processing(model: Any, logits: Tensor) -> str:
