@@ -210,6 +210,15 @@ weekly-colab: ## every notebook, set-up cell first, with Colab's packages: nothi
 weekly-pages: browser book ## every page in every width and theme
 	$(WEEKLY) tests/site --dist load # one file has nearly all of these tests
 
+PLAIN := _build/plain
+weekly-sphinx: book ## Sphinx alone builds the same book from _config.yml and _toc.yml: the way out of jupyter-book 1
+	rm -rf $(PLAIN) && mkdir -p $(PLAIN)
+	git ls-files -z | grep -zv '^studies/' | xargs -0 cp --parents -t $(PLAIN)
+	cd $(PLAIN) && $(abspath $(PY)) $(abspath $(VENV))/bin/jupyter-book config sphinx . >/dev/null
+	sed -i "s/'jupyter_book', //" $(PLAIN)/conf.py
+	cd $(PLAIN) && PYTHONPATH=.:book/_ext $(abspath $(PY)) -m sphinx -b html -n -W --keep-going -q -d doctrees . html
+	diff -rq --exclude=.stamp-book --exclude=.buildinfo $(HTML) $(PLAIN)/html
+
 weekly-address: browser book ## the whole book as it is when the repository has an address
 	$(WEEKLY) tests/site/test_address_on_pages.py
 
