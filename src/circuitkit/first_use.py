@@ -374,7 +374,7 @@ def difference_of_results(
         return ""  # a native model wraps no other
     patterns: dict[int, Tensor] = {}
     try:
-        with unwrapped(model), keeping_patterns(model, patterns):
+        with keeping_patterns(model, patterns), unwrapped(model):
             result = wrapped(tokens)
     except Exception:
         return ""  # it cannot run without the bridge, so there is nothing to compare with

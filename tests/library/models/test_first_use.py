@@ -273,6 +273,21 @@ def test_patterns_are_compared_where_logits_do_not_differ(load, monkeypatch):
     assert "the patterns of layer 0 differ by up to 0." in verdict_on(model).logits
 
 
+def test_the_patterns_of_every_family_are_compared():
+    """Each family is computed in transformers, once outside of the check and once in it."""
+    from circuitkit.bridge import unwrapped
+    from circuitkit.first_use import keeping_patterns
+
+    for name in ("gpt2", "llama", "gemma2", "neox-parallel", "opt", "bert"):
+        model, patterns = zoo.make(name), {}
+        with torch.no_grad(), keeping_patterns(model, patterns), unwrapped(model):
+            model.original_model(ROWS)
+        ours = ck.run(model, ROWS)
+        assert list(patterns) == [0, 1, 2], name
+        for layer, right in patterns.items():
+            torch.testing.assert_close(right[:, 1], ours.pattern(f"L{layer}H1"), rtol=0, atol=1e-5)
+
+
 def test_the_verdict_in_autocast_is_that_outside(load):
     right, wrong = (copy.deepcopy(load(name)[0]) for name in ("cohere", "gpt2"))
     with torch.autocast("cpu", dtype=torch.bfloat16):
