@@ -220,7 +220,7 @@ def run_with(
 def require_possible(model: Any, cuts: Cuts, verdict: Verdict) -> None:
     """Raise a `ValueError` for cuts that this kind of model does not allow."""
     for part in cuts.parts:
-        if part.kind == "MLP" and converted_neurons(model, part.layer) is None:
+        if part.kind in ("MLP", "N") and converted_neurons(model, part.layer) is None:
             require_replaceable_mlp(model, part.layer or 0, verdict)
     if cuts.inputs:
         require_additive_layers(model, verdict)

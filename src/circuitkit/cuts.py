@@ -75,6 +75,7 @@ def resolve(model: Any, names: Sequence[str], *, everywhere: bool = True) -> Cut
     for text, chain in zip(names, chains, strict=True):
         require_chain(model, text, chain)
         split.update(name.layer for name in chain if name.kind in ("N", "MLP bias"))
+    require_one_level(model, chains)
     parts: set[Name] = set()
     chains_into: dict[Name, dict[Chain, None]] = {}
     for first, *readers in chains:
@@ -131,6 +132,18 @@ def require_chain(model: Any, text: str, chain: Chain) -> None:
         )
 
 
+def require_one_level(model: Any, chains: Sequence[Chain]) -> None:
+    """Raise a `ValueError` if an MLP that is not converted is named together with its neurons."""
+    named = {name.part for chain in chains for name in chain}
+    for neuron in sorted((name for name in named if name.kind == "N"), key=str):
+        mlp = Name("MLP", neuron.layer)
+        if mlp in named and converted_neurons(model, neuron.layer) is None:
+            raise ValueError(
+                f"'{mlp}' contains {neuron}, so both cannot be named at once. Name the MLP alone or "
+                "neurons alone, or convert the model first: to_attention_only(model)."
+            )
+
+
 def require_removable(model: Any, part: Name) -> None:
     """Raise a `ValueError` for a bias that no hook can take away for everything that reads it."""
     is_converted = converted_neurons(model, part.layer) is not None
@@ -145,8 +158,8 @@ def sides_of(model: Any, part: Name) -> str:
     """The inputs of a part: of a head, of a converted neuron (its keys read the bias token)."""
     if part.kind == "H":
         return "QKV"
-    is_neuron = part.kind == "N" or (part.kind == "MLP" and converted_neurons(model, part.layer))
-    return "QV" if is_neuron else ""
+    is_in_mlp = part.kind in ("N", "MLP")
+    return "QV" if is_in_mlp and converted_neurons(model, part.layer) is not None else ""
 
 
 def smallest_parts(model: Any, name: Name, split: set[int | None]) -> list[Name]:
@@ -154,7 +167,7 @@ def smallest_parts(model: Any, name: Name, split: set[int | None]) -> list[Name]
     part, layer = name.part, name.layer
     neurons = converted_neurons(model, layer)
     if layer is None or neurons is None:
-        return [part]
+        return [replace(part, term=None)]
     if name.kind == "N" and len(neurons.terms) == 1:
         return [replace(part, term=None)]
     if name.kind == "N" and name.term is None:

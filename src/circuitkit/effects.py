@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,8 +32,17 @@ from circuitkit.checks import (
 )
 from circuitkit.cuts import covers, resolve
 from circuitkit.intervention import Replacement
-from circuitkit.names import Side, join, parse, unknown
-from circuitkit.parts import Recording, head_names, in_layer, n_heads, parts_of, step_of
+from circuitkit.names import Name, Side, join, parse, unknown
+from circuitkit.parts import (
+    Recording,
+    head_names,
+    in_layer,
+    n_heads,
+    neuron_names,
+    parts_of,
+    step_of,
+)
+from circuitkit.reading import converted_neurons, neurons_of
 from circuitkit.rows import (
     Repeated,
     require_repeating,
@@ -311,8 +321,14 @@ def candidates(model: Any, name: str) -> list[str]:
     any_layer = is_part and chain[0].kind not in ("H", "N")
     places = []
     for part in chain:
+        if part.kind == "N":
+            neurons = neurons_of(model, part.layer)
+            terms = 1 if part.term is None else len(neurons.terms)
+            alike = neuron_names(part.layer, range(len(neurons.W_out)), terms)
+            places.append([replace(other, side=part.side) for other in alike])
+            continue
         alike = [
-            replace(other, term=other.term if part.term is not None else None, side=part.side)
+            replace(other, side=part.side)
             for other in parts_of(model, neurons=part.kind != "MLP")
             if other.kind == part.kind and (any_layer or other.layer == part.layer)
         ]
@@ -382,6 +398,7 @@ def attribution(
     fill: Fill = "zero",
     patch: str | Sequence[str] | Int[Tensor, "..."] | Run | None = None,
     measure: Literal["loss"] | Callable[[Run], Tensor] = "loss",
+    neurons: bool = False,
 ) -> Table:
     r"""Estimate for every head what a measure would change if the head's z were replaced.
 
@@ -390,10 +407,12 @@ def attribution(
     model : a `TransformerBridge`
     tokens : a text, texts of one length, token ids `[batch, pos]`, or `Repeated` rows
     fill, patch, measure : as in `effect`; the measure must be differentiable
+    neurons : whether the neurons of all MLPs follow the heads; the z of a neuron is its activation,
+        times the other branch in a gated MLP
 
     Returns
     -------
-    A `Table` with one value for each head: the estimated change of the mean over rows.
+    A `Table` with one value for each head or neuron: the estimated change of the mean over rows.
 
     Raises
     ------
@@ -422,27 +441,56 @@ def attribution(
     # the slope by an offset of zero is the slope by z, also where weights have no gradient
     offsets = Recording(model, base.recording.hook_names)
     layers = [layer for layer in range(len(model.blocks)) if n_heads(model, layer)]
+    leaves = []
     for layer in layers:
         hook = base.recording.hook_names[in_layer(layer, "attn.hook_z")]
         offsets.values[hook] = torch.zeros_like(base.recording.values[hook], requires_grad=True)
-    result = run_with(model, base.tokens, resolve(model, heads), WithOffset("offset", offsets))
+        leaves.append(offsets.values[hook])
+    with_neurons = [layer for layer in layers if neurons and neurons_of(model, layer) is not None]
+    names = [*heads]
+    for layer in with_neurons:
+        leaves.append(neuron_offset(base.recording, offsets, layer))
+        names += [str(name) for name in neurons_in(model, layer)]
+    result = run_with(model, base.tokens, resolve(model, names), WithOffset("offset", offsets))
     mean = measured(result, measure, rows).mean()
-    leaves = list(offsets.values.values())
     slopes: Any = [None]
     if mean.requires_grad:
         slopes = torch.autograd.grad(mean, leaves, allow_unused=True)
     if all(slope is None for slope in slopes):
         raise ValueError(
-            "The measure has no gradient: no head changes it, or it uses detach() or no_grad(), or "
+            "The measure has no gradient: no part changes it, or it uses detach() or no_grad(), or "
             "it calls the model. Give a differentiable function of the run, such as "
             "lambda run: run.logits[:, -1, 5]."
         )
     estimates = []
-    for layer, leaf, slope in zip(layers, leaves, slopes, strict=True):
+    reads = [(layer, Recording.heads_z) for layer in layers]
+    reads += [(layer, Recording.neurons_z) for layer in with_neurons]
+    for (layer, z_in), leaf, slope in zip(reads, leaves, slopes, strict=True):
         # an early measure, such as a pattern, does not depend on later heads: their slope is zero
         slope = torch.zeros_like(leaf) if slope is None else slope
-        z = base.recording.heads_z(layer)
-        change = replacement(z, lambda source, at=layer: source.heads_z(at)) - z
-        estimates.append((slope.view_as(z) * change).sum((0, 1, 3)))  # [head]
+        z = z_in(base.recording, layer)
+        change = replacement(z, partial(z_in, layer=layer)) - z
+        product = slope.view_as(z) * change  # [batch, pos, head, d_head] or [batch, pos, neuron]
+        estimates.append(product.flatten(3).sum((0, 1, 3)) if z.ndim == 4 else product.sum((0, 1)))
+    kind = "head or neuron" if neurons else "head"
     values = torch.cat(estimates).cpu()
-    return Table(values, {"head": tuple(heads)}, "estimated change of the measure")
+    return Table(values, {kind: tuple(names)}, "estimated change of the measure")
+
+
+def neurons_in(model: Any, layer: int) -> list[Name]:
+    """The names of a layer's neurons; of a converted layer, of its neuron-heads."""
+    neurons = neurons_of(model, layer)
+    return neuron_names(layer, range(len(neurons.W_out)), len(neurons.terms))
+
+
+def neuron_offset(base: Recording, offsets: Recording, layer: int) -> Tensor:
+    """Put an offset of zero for what a layer's neurons gather into a recording, and return it."""
+    if converted_neurons(base.model, layer) is not None:
+        offset = torch.zeros_like(base.neurons_z(layer), requires_grad=True)
+        offsets.neuron_z[layer] = offset
+        return offset
+    hook = base.hook_names[in_layer(layer, "mlp.out.hook_in")]
+    stream = base.hook_names[in_layer(layer, "hook_in")]
+    offsets.values[hook] = torch.zeros_like(base.values[hook], requires_grad=True)
+    offsets.values[stream] = base.values[stream]
+    return offsets.values[hook]

@@ -67,9 +67,13 @@ class Replacement:
         return result
 
 
-def mlp_output(mlp: Any, read: Tensor) -> Float[Tensor, "batch pos d_model"]:
-    """What an MLP writes if it reads this."""
+def mlp_output(
+    mlp: Any, read: Tensor, listener: Callable | None = None
+) -> Float[Tensor, "batch pos d_model"]:
+    """What an MLP writes if it reads this; a listener is given what its neurons gather."""
     with only_permanent_hooks(mlp):
+        if listener is not None:
+            mlp.out.hook_in.add_hook(listener)
         if mlp.name is not None:
             written = mlp(read)
             return written[0] if isinstance(written, tuple) else written
@@ -94,6 +98,8 @@ class CutRun:
     """What the attention of each layer was called with."""
     second_calls: dict[tuple[int, ChainsBySide], Recording] = field(default_factory=dict)
     """What `second_call` has recorded, by its arguments."""
+    second_neurons: dict[tuple[int, Chains], Tensor] = field(default_factory=dict)
+    """What `neurons_again` has returned, by its arguments."""
 
     def missed_by(self, part: Name, chains: Iterable[Chain] = ()) -> ChainsBySide:
         """What each input of a part misses, because of the cuts and of these chains into the part."""
@@ -156,6 +162,9 @@ class CutRun:
             return self.recording.output(part, z)
         if neurons is not None:
             z = self.with_neurons_replaced(neurons.z(*self.neuron_inputs(layer, by_side)), layer)
+            return self.recording.output(part, z)
+        if part.kind == "N":
+            z = self.with_neurons_replaced(self.neurons_again(layer, by_side[0]), layer)
             return self.recording.output(part, z)
         read = self.changed_input(part, by_side[0])
         written = mlp_output(self.model.blocks[layer].mlp, read)
@@ -238,6 +247,28 @@ class CutRun:
             _, value = neurons.reads(self.changed_input(mlp, missed_by_values))
         return gate, value
 
+    def neurons_again(self, layer: int, missed: Chains) -> Float[Tensor, "batch pos neuron"]:
+        """What the neurons of an MLP gather in a second call, whose input misses these chains."""
+        if not missed:
+            return self.recording.neurons_z(layer)
+        if (layer, missed) not in self.second_neurons:
+            second = Recording(self.model, self.recording.hook_names)
+            second.values |= {f"blocks.{layer}.hook_in": self.recording[f"blocks.{layer}.hook_in"]}
+            read = self.changed_input(Name("MLP", layer), missed)
+            mlp_output(self.model.blocks[layer].mlp, read, second.record)
+            self.second_neurons[layer, missed] = second.neurons_z(layer)
+        return self.second_neurons[layer, missed]
+
+    def at_mlp_neurons(self, post: Tensor, hook: HookPoint) -> Tensor:
+        """Replace what neurons of an MLP gathered where they are ablated or read another input."""
+        layer = hook.layer()
+        self.recording.values[str(hook.name)] = post
+        z = self.recording.neurons_z(layer).clone()
+        for part in parts_in_layer(self.cuts.readers, layer, ("N",)):
+            rows = neuron_rows(self.model, part)
+            z[..., rows] = self.neurons_again(layer, self.missed_by(part)[0])[..., rows]
+        return self.with_neurons_replaced(z, layer).view_as(post)
+
     def at_neurons(self, post: Tensor, hook: HookPoint) -> Tensor:
         """Replace what converted neurons gathered where they are ablated or read other inputs."""
         layer = hook.layer()
@@ -259,7 +290,7 @@ class CutRun:
     def with_neurons_replaced(
         self, z: Float[Tensor, "batch pos head"], layer: int
     ) -> Float[Tensor, "batch pos head"]:
-        """What the neuron-heads of a layer gathered, with the ablated ones replaced."""
+        """What the neurons of a layer gathered, with the ablated ones replaced."""
         ablated = parts_in_layer(self.cuts.parts, layer, ("N", "MLP"))
         rows = [row for part in ablated for row in neuron_rows(self.model, part)]
         if rows:
@@ -317,13 +348,16 @@ class CutRun:
         }
 
     def hooks_of_mlp(self, part: Name) -> dict[str, Callable]:
-        """The same for an MLP or a converted neuron."""
+        """The same for an MLP or a neuron."""
         hooks: dict[str, Callable] = {}
         is_ablated, mlp = part in self.cuts.parts, f"blocks.{part.layer}.mlp"
         if converted_neurons(self.model, part.layer) is not None:
             hooks[f"{mlp}.out.hook_in"] = self.at_neurons
             if is_ablated and part.kind != "N":
                 hooks[f"{mlp}.out.hook_out"] = self.at_bias
+            return hooks
+        if part.kind == "N":
+            hooks[f"{mlp}.out.hook_in"] = self.at_mlp_neurons
             return hooks
         if is_ablated:
             hooks[f"{mlp}.hook_out"] = self.at_output

@@ -21,7 +21,7 @@ from circuitkit.bridge import final_hook, has_folded_weights, norms_close_layers
 from circuitkit.first_use import require_additive_layers
 from circuitkit.names import Name, unknown
 from circuitkit.norms import FrozenNorm
-from circuitkit.reading import converted_neurons, neuron_rows
+from circuitkit.reading import converted_neurons, neuron_rows, neurons_of
 
 
 def in_layer(layer: int | None, hook: str) -> str:
@@ -142,8 +142,8 @@ def require_part(model: Any, name: Name) -> None:
     elif layer >= len(model.blocks):
         exists = False
     elif part.kind == "N":
-        neurons = converted_neurons(model, layer)
-        counts = (0, 0) if neurons is None else (neurons.W_in.shape[1], len(neurons.terms))
+        neurons = neurons_of(model, layer)
+        counts = (0, 0) if neurons is None else (len(neurons.W_out), len(neurons.terms))
         exists = (part.number or 0) < counts[0] and (part.term or 0) < counts[1]
     elif part.kind == "MLP bias":
         exists = part in layer_names(model, layer)
@@ -303,9 +303,12 @@ class Recording:
         return z if z.ndim == 4 else z.unflatten(-1, (n_heads(self.model, layer or 0), -1))
 
     def neurons_z(self, layer: int) -> Float[Tensor, "batch pos head"]:
-        """What the neuron-heads of a converted layer gathered."""
+        """What the neurons of a layer gathered; of a converted layer, its neuron-heads."""
+        neurons = converted_neurons(self.model, layer)
+        if neurons is None:
+            z = self[f"blocks.{layer}.mlp.out.hook_in"]
+            return z.view(*self[f"blocks.{layer}.hook_in"].shape[:2], -1)
         if layer not in self.neuron_z:
-            neurons = converted_neurons(self.model, layer)
             gate, value = neurons.reads(self[f"blocks.{layer}.mlp.hook_in"])
             self.neuron_z[layer] = neurons.z(gate, value)
         return self.neuron_z[layer]
@@ -382,8 +385,8 @@ class Recording:
         return self[f"blocks.{layer}.attn.o.hook_out"].view_as(heads) - heads
 
     def neurons_output(self, name: Name, z: Tensor | None) -> Float[Tensor, "batch pos d_model"]:
-        """What the heads of a converted neuron, or of a whole converted MLP, write."""
-        neurons = converted_neurons(self.model, name.layer)
+        """What a neuron, its heads, or a whole converted MLP write."""
+        neurons = neurons_of(self.model, name.layer)
         z = self.neurons_z(name.layer or 0) if z is None else z
         rows = neuron_rows(self.model, name)
         neuron_of_row = [row // len(neurons.terms) for row in rows]
@@ -458,6 +461,11 @@ class Recording:
 
     def neuron_attention(self, name: Name) -> Float[Tensor, "batch pos"]:
         """How much a neuron-head attends to the token itself, not to the bias token."""
+        if converted_neurons(self.model, name.layer) is None:
+            raise ValueError(
+                f"'{name}' is a neuron of an MLP, and only heads attend. Convert the model first: "
+                "to_attention_only(model)."
+            )
         rows = neuron_rows(self.model, name)
         if len(rows) != 1:
             raise ValueError(
@@ -468,18 +476,25 @@ class Recording:
     def neuron_contributions(
         self, layer: int, direction: Float[Tensor, "batch pos d_model"], reading_step: int
     ) -> dict[str, Float[Tensor, "batch pos"]]:
-        """The dot products of a direction with the shares of all neuron-heads of a layer.
+        """The dot products of a direction with the shares of all neurons of a layer.
 
         The outputs of the heads are never computed, because they would take too much memory.
         Instead the direction is taken back through the norms.
         """
-        neurons = converted_neurons(self.model, layer)
+        neurons = neurons_of(self.model, layer)
+        direction = self.behind_mlp(layer, direction, reading_step)
+        n_terms = len(neurons.terms)
+        written = (direction @ neurons.W_out.T).repeat_interleave(n_terms, -1)  # [batch, pos, head]
+        products = (self.neurons_z(layer) * written).unbind(-1)
+        names = neuron_names(layer, range(len(neurons.W_out)), n_terms)
+        return {str(name): value for name, value in zip(names, products, strict=True)}
+
+    def behind_mlp(
+        self, layer: int, direction: Float[Tensor, "batch pos d_model"], reading_step: int
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """A direction of a later stream, taken back through the norms to what an MLP writes."""
         for norm in reversed(self.norms_behind(Name("MLP", layer), reading_step)):
             frozen = self.frozen(norm)
             folded = frozen.fold(direction[..., None])[..., 0]
             direction = (folded / frozen.scale).to(direction.dtype)
-        n_terms = len(neurons.terms)
-        written = (direction @ neurons.W_out.T).repeat_interleave(n_terms, -1)  # [batch, pos, head]
-        products = (self.neurons_z(layer) * written).unbind(-1)
-        names = neuron_names(layer, range(neurons.W_in.shape[1]), n_terms)
-        return {str(name): value for name, value in zip(names, products, strict=True)}
+        return direction

@@ -7,11 +7,12 @@ patterns. To add an architecture, begin at `ARCHITECTURES` and `layer_heads`.
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -183,12 +184,38 @@ def converted_neurons(model: Any, layer: int | None) -> Any:
     return None if module is None else module.neurons
 
 
+@dataclass(frozen=True, eq=False)
+class MlpNeurons:
+    """The neurons of an MLP that is still an MLP.
+
+    They have the fields of a converted layer's `Neurons` that parts and runs need. What a neuron
+    gathers is what `W_out` multiplies: the activation, times the other branch in a gated MLP.
+    """
+
+    W_out: Float[Tensor, "d_mlp d_model"]
+    b_out: Float[Tensor, " d_model"] | None
+    terms: tuple[None] = (None,)
+    """One name for each neuron."""
+
+
+def neurons_of(model: Any, layer: int | None) -> Any:
+    """The neurons of a layer, converted or not; None if it has no MLP or a mixture of experts."""
+    converted = converted_neurons(model, layer)
+    if converted is not None or layer is None:
+        return converted
+    mlp = submodules(model.blocks[layer]).get("mlp")
+    if mlp is None or "out" not in submodules(mlp):
+        return None
+    bias = getattr(mlp.out, "bias", None)
+    return MlpNeurons(mlp.W_out, bias if isinstance(bias, Tensor) else None)
+
+
 def neuron_rows(model: Any, name: Name) -> list[int]:
     """The numbers of a neuron's heads in its layer; of all heads for a whole MLP."""
-    neurons = converted_neurons(model, name.layer)
+    neurons = neurons_of(model, name.layer)
     n_terms = len(neurons.terms)
     if name.kind == "MLP":
-        return list(range(len(neurons)))
+        return list(range(len(neurons.W_out) * n_terms))
     first = (name.number or 0) * n_terms
     if name.term is not None:
         return [first + name.term]

@@ -160,7 +160,7 @@ def logit_attribution(
         of `tokens`
     versus : what is subtracted: the logit of another answer, given in the same ways, or with
         `"mean"` the mean over the vocabulary; nothing if it is None
-    neurons : whether each neuron of a converted MLP is a part of its own
+    neurons : whether each neuron of an MLP, converted or not, is a part of its own
 
     Returns
     -------
@@ -262,7 +262,7 @@ def why(
     answer : the next token: an id, or a string that is one token
     versus : what is subtracted: by default the mean of all logits; another answer, or None
     position : where the answer is predicted; the last position by default
-    neurons : whether each neuron of a converted MLP is a part of its own
+    neurons : whether each neuron of an MLP, converted or not, is a part of its own
 
     Returns
     -------

@@ -17,6 +17,7 @@ from circuitkit.cuts import Cuts
 from circuitkit.first_use import require_norms_before_layers
 from circuitkit.names import Name, parse
 from circuitkit.parts import Recording, norm_before, parts_of, require_part, step_of
+from circuitkit.reading import neurons_of
 
 __all__ = ["Run"]
 
@@ -197,7 +198,9 @@ class Run:
         Parameters
         ----------
         direction : one vector `[d_model]`, or one for each position, of the model's dtype
-        before, neurons : as in `parts`
+        before : as in `parts`
+        neurons : whether each neuron of an MLP, converted or not, has a contribution of its own, and
+            so has the bias that the MLP adds to them
 
         Raises
         ------
@@ -216,10 +219,30 @@ class Run:
         result = {}
         with torch.set_grad_enabled(self.logits.requires_grad):
             for name in names:
-                if name.kind != "N":
-                    result[str(name)] = (self.recording.share(name, step) * direction).sum(-1)
+                if (
+                    neurons
+                    and name.kind == "MLP"
+                    and neurons_of(self.model, name.layer) is not None
+                ):
+                    result |= self.contributions_in_mlp(name, direction, step)
+                elif name.kind != "N":
+                    share = (self.recording.share(name, step) * direction).sum(-1)
+                    # where norms close layers, the bias of such a norm comes on top of the MLP's own
+                    result[str(name)] = result.get(str(name), 0) + share
                 elif str(name) not in result:  # all neurons of a layer together
                     result |= self.recording.neuron_contributions(name.layer or 0, direction, step)
+        return result
+
+    def contributions_in_mlp(
+        self, mlp: Name, direction: Float[Tensor, "batch pos d_model"], step: int
+    ) -> dict[str, Float[Tensor, "batch pos"]]:
+        """The contributions of the neurons of an MLP, and of the bias that it adds to them."""
+        layer = mlp.layer or 0
+        result = self.recording.neuron_contributions(layer, direction, step)
+        b_out = neurons_of(self.model, layer).b_out
+        if b_out is not None:
+            direction = self.recording.behind_mlp(layer, direction, step)
+            result[str(Name("MLP bias", layer))] = direction @ b_out
         return result
 
     def stream(self, name: str = "unembed") -> Float[Tensor, "batch pos d_model"]:
