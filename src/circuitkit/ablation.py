@@ -56,10 +56,11 @@ def run(
     whole: `x_new` in place of `x`. A path `"embed->L0H1->L1H3.K"` replaces `y` by what L0H1 would
     have written with the wire `"embed->L0H1"` cut.
 
-    Parts are `"embed"`, `"pos"`, `"L0H1"`, `"L0 bias"`, `"L0 MLP"`, and of a converted layer
-    `"L0N12"` and `"L0N12.0"`. A wire or path ends in one input of a head (`"L0H1->L1H3.K"`), in all
-    three (`"L0H1->L1H3"`), in an MLP, whose one input has no letter (`"L0H1->L1 MLP"`), in a
-    neuron-head (`"L0H1->L1N12.Q"` or `".V"`), or in the last stream (`"L0H1->unembed"`). The gates of
+    Parts are `"embed"`, `"pos"`, `"L0H1"`, `"L0 bias"`, `"L0 MLP"`, the neuron `"L0N12"` of this MLP,
+    and of a converted layer its head `"L0N12.0"`. What a neuron gathers is its activation, times the
+    other branch in a gated MLP. A wire or path ends in one input of a head (`"L0H1->L1H3.K"`), in all
+    three (`"L0H1->L1H3"`), in an MLP or a neuron, whose one input has no letter (`"L0H1->L1 MLP"`,
+    `"L0H1->L1N12"`), in a converted neuron (`"L0H1->L1N12.Q"` or `".V"`), or in the last stream (`"L0H1->unembed"`). The gates of
     a layer from `with_gated_layer` are no input: they read the whole stream, whatever is cut.
     `circuitkit.names` lists all forms of names.
 

@@ -8,8 +8,8 @@ Names are written like this::
     a path     embed->L0H1->L1H3.K   embed->L0H1.V->L1H3.K
 
 Layers, heads and neurons are counted from 0, and their numbers have no zeros in front. `L3N120` is a
-neuron and `L3N120.2` one of the heads that it was converted into. A neuron reads its gate with `.Q`
-and what the gate multiplies with `.V`. A part in the middle of a path passes on what changes through
+neuron and `L3N120.2` one of the heads that it was converted into. A converted neuron reads its gate
+with `.Q` and what the gate multiplies with `.V`; one of an MLP has one input, without a letter. A part in the middle of a path passes on what changes through
 all of its inputs (`L0H1`), or through one of them alone (`L0H1.V`).
 """
 

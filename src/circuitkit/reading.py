@@ -139,7 +139,9 @@ def require_attention_head(model: Any, text: str) -> None:
     """Raise a `ValueError` for the name of a neuron or an MLP where attention is needed."""
     if head_name(model, text).kind != "H":
         raise ValueError(
-            f"{text!r} is no attention head, and this function needs one, such as 'L0H1'."
+            f"{text!r} is no attention head, and this function needs one, such as 'L0H1': it compares "
+            "sources of different positions, and a neuron attends only to its own token and to the "
+            "bias token."
         )
 
 

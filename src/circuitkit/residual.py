@@ -26,7 +26,15 @@ from circuitkit.first_use import (
 from circuitkit.heads import Heads, in_full_precision
 from circuitkit.names import Name, Side, parse, unknown
 from circuitkit.norms import FrozenNorm
-from circuitkit.parts import biases_at_end, head_names, n_heads, norm_before, start_names, step_of
+from circuitkit.parts import (
+    biases_at_end,
+    head_names,
+    n_heads,
+    norm_before,
+    require_part,
+    start_names,
+    step_of,
+)
 from circuitkit.reading import converted_neurons
 from circuitkit.tables import Table
 
@@ -345,6 +353,22 @@ def component_names(model: Any) -> tuple[list[str], list[str]]:
     return writers, [*readers, "unembed"]
 
 
+def is_neuron(model: Any, text: str, *, with_side: bool) -> bool:
+    """Whether a name is that of a neuron; a `ValueError` for one that the model does not have."""
+    names = parse(text)
+    if len(names) > 1 or names[0].kind != "N":
+        return False
+    (name,) = names
+    require_part(model, name.part)
+    is_gated = getattr(mlp_of(model, name.layer or 0), "W_gate", None) is not None
+    if name.side is not None and not (with_side and is_gated and name.side in "QV"):
+        raise ValueError(
+            f"{text!r} is no writer, or names an input that the neuron does not have. Write "
+            f"'{name.part}'; only a neuron of a gated MLP reads with .Q (its gate) and .V."
+        )
+    return True
+
+
 def mlp_of(model: Any, layer: int) -> Any:
     """What holds W_in, W_gate and W_out of a layer: its MLP, or the neurons it was converted to."""
     return converted_neurons(model, layer) or model.blocks[layer].mlp
@@ -377,6 +401,7 @@ def writer_matrix(model: Any, name: str) -> Float[Tensor, "rows d_model"]:
     else:
         require_one_matrix(model, part)
         W, norm, kind = mlp_of(model, part.layer).W_out, submodules(block).get("ln2_post"), "mlp"
+        W = W[[part.number]] if part.kind == "N" else W
     norm = undivided(model, norm)
     W = W.detach() if norm is None else norm.apply(W.detach())
     return multiplied(model, f"L{part.layer} {kind}", W, f"What {name} writes with")
@@ -412,14 +437,13 @@ def reader_matrix(model: Any, name: str) -> Float[Tensor, "d_model columns"]:
 
 
 def mlp_input(model: Any, part: Name) -> Float[Tensor, "d_model columns"]:
-    """What an MLP, or its gate alone (Q), or what the gate multiplies (V), reads with."""
+    """What an MLP or a neuron, its gate alone (Q), or what the gate multiplies (V), reads with."""
     require_one_matrix(model, part)
     mlp = mlp_of(model, part.layer or 0)
-    if part.side == "Q":
-        return mlp.W_gate
-    if part.side is None and mlp.W_gate is not None:
-        return torch.cat([mlp.W_gate, mlp.W_in], dim=1)
-    return mlp.W_in
+    matrices = [mlp.W_gate, mlp.W_in] if part.side is None else []
+    matrices = matrices or [mlp.W_gate if part.side == "Q" else mlp.W_in]
+    matrices = [W if part.kind == "MLP" else W[:, [part.number]] for W in matrices if W is not None]
+    return torch.cat(matrices, dim=1)
 
 
 def undivided(model: Any, norm: Any) -> FrozenNorm | None:
@@ -438,9 +462,9 @@ def virtual_weights(model: Any, writer: str, reader: str) -> FactoredMatrix:
     Parameters
     ----------
     model : a `TransformerBridge`
-    writer, reader : such as `"L0H1"` (its `W_O`), `"L0 MLP"` or `"embed"`, and `"L1H0.K"`,
-        `"L1 MLP"` or `"unembed"`. For a gated MLP, `"L1 MLP"` is its whole input: the columns of
-        the gate, then those that it multiplies
+    writer, reader : such as `"L0H1"` (its `W_O`), `"L0 MLP"`, the neuron `"L0N12"` or `"embed"`, and
+        `"L1H0.K"`, `"L1 MLP"`, `"L1N12"` or `"unembed"`. For a gated MLP or one of its neurons,
+        `"L1 MLP"` is the whole input: the columns of the gate, then those that it multiplies
 
     Returns
     -------
@@ -472,10 +496,10 @@ def virtual_weights(model: Any, writer: str, reader: str) -> FactoredMatrix:
     require_right_weights(model)
     require_norms_before_layers(model)
     writers, readers = component_names(model)
-    if writer not in writers:
+    if writer not in writers and not is_neuron(model, writer, with_side=False):
         raise unknown("writer", writer, writers)
     is_gated_mlp = f"{reader}.Q" in readers and parse(reader)[0].kind == "MLP"
-    if reader not in readers and not is_gated_mlp:
+    if reader not in readers and not is_gated_mlp and not is_neuron(model, reader, with_side=True):
         raise unknown("reader", reader, readers)
     if step_of(model, parse(writer)[0]) >= step_of(model, parse(reader)[0]):
         raise ValueError(
