@@ -61,7 +61,7 @@ def main() -> None:
     model = gpt2_shaped()
     composition_scores(random_heads(2, 768, 64), random_heads(2, 768, 64, layer=1))  # warm up
     for kind in "QKV":
-        ours, scores = seconds(lambda kind=kind: composition_scores(model, kind=kind).values)
+        ours, scores = seconds(lambda kind=kind: composition_scores(model, side=kind).values)
         theirs, reference = seconds(lambda kind=kind: model.all_composition_scores(kind))
         reference = reference.scores.reshape(144, 144)
         difference = ((scores - reference).abs() / reference.clamp_min(1e-12)).nan_to_num().max()

@@ -301,20 +301,20 @@ def random_heads(n: int, d_model: int, d_head: int, *, layer: int = 0, seed: int
 def composition_scores(
     earlier: Any,
     later: Any = None,
-    kind: Side = "K",
+    side: Side = "K",
     *,
     above_baseline: bool = False,
 ) -> Table:
     r"""How strongly later heads read what earlier heads write, from weights alone.
 
     The score is $\|W_{OV}^e M^l\|_F / (\|W_{OV}^e\|_F \|M^l\|_F)$ with $M^l = W_{QK}$,
-    $W_{QK}^\top$ or $W_{OV}$ of the later head for kind Q, K, V. It lies between 0 and 1.
+    $W_{QK}^\top$ or $W_{OV}$ of the later head for the side Q, K, V. It lies between 0 and 1.
 
     Parameters
     ----------
     earlier : a model, for all its attention heads, or `Heads`
     later : the same; by default the heads of `earlier` among themselves
-    kind : the input of the later head: `"Q"`, `"K"` or `"V"`
+    side : the input of the later head: `"Q"`, `"K"` or `"V"`
     above_baseline : subtract `composition_baseline`, the score of random heads of these sizes
 
     Returns
@@ -335,18 +335,18 @@ def composition_scores(
     Examples
     --------
     >>> import circuitkit as ck
-    >>> scores = composition_scores(ck.load_model("two-layer"), kind="K", above_baseline=True)
+    >>> scores = composition_scores(ck.load_model("two-layer"), side="K", above_baseline=True)
     >>> scores.top(1).names, round(scores["L0H3", "L1H1"], 2)
     (('L0H3, L1H1',), 0.13)
     """
     earlier, later = two_stacks(earlier, later)
     possible = in_order(earlier, later)
-    writes, reads = written_rows(earlier), read_columns(later, kind)
+    writes, reads = written_rows(earlier), read_columns(later, side)
     sizes = writes.norm(dim=(1, 2))[:, None] * reads.norm(dim=(1, 2))  # [earlier, later]
     products = product_norms(writes, reads, possible)
     # the products of a head of zeros are zero
     scores = products / sizes.clamp_min(torch.finfo(sizes.dtype).tiny)
-    title = f"{kind}-composition"
+    title = f"{side}-composition"
     if above_baseline:
         scores = scores - composition_baseline(earlier, later)
         title = f"{title} above that of random heads"
@@ -380,11 +380,11 @@ def written_rows(heads: Heads) -> Float[Tensor, "head d_head d_model"]:
     return triangle @ in_full_precision(heads.W_O)
 
 
-def read_columns(heads: Heads, kind: str) -> Float[Tensor, "head d_model d_head"]:
+def read_columns(heads: Heads, side: Side) -> Float[Tensor, "head d_model d_head"]:
     """What heads read through one input, times the triangle of the matrix behind it."""
-    behind = {"Q": heads.W_K, "K": heads.W_Q, "V": heads.W_O.mT}[kind]
+    behind = {"Q": heads.W_K, "K": heads.W_Q, "V": heads.W_O.mT}[side]
     triangle = torch.linalg.qr(in_full_precision(behind), mode="r").R
-    return in_full_precision(getattr(heads, f"W_{kind}")) @ triangle.mT
+    return in_full_precision(getattr(heads, f"W_{side}")) @ triangle.mT
 
 
 def composition_baseline(earlier: Any, later: Any = None) -> float:
@@ -430,8 +430,8 @@ def two_stacks(earlier: Any, later: Any) -> tuple[Heads, Heads]:
         return earlier, earlier
     if isinstance(later, str):
         raise TypeError(
-            f"The second argument is the later heads, not {later!r}. Write kind={later!r} for the "
-            "kind of composition."
+            f"The second argument is the later heads, not {later!r}. Write side={later!r} for the "
+            "input of the later head."
         )
     later = later if isinstance(later, Heads) else heads_of(later)
     # neuron-heads have one coordinate more, for the bias token

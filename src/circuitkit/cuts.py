@@ -52,7 +52,7 @@ class Cuts:
     @cached_property
     def readers(self) -> list[Name]:
         """The parts whose inputs miss something."""
-        return list(dict.fromkeys(entry.part for entry in self.inputs))
+        return list(dict.fromkeys(an_input.part for an_input in self.inputs))
 
 
 def resolve(model: Any, names: Sequence[str], *, everywhere: bool = True) -> Cuts:
@@ -84,15 +84,17 @@ def resolve(model: Any, names: Sequence[str], *, everywhere: bool = True) -> Cut
             require_removable(model, first)
             parts.update(writers)
             continue
-        entries = [inputs_of(model, reader, split) for reader in readers]
+        read_inputs = [inputs_of(model, reader, split) for reader in readers]
         begin = writers if readers else inputs_of(model, first, split)
-        for *before, entry in product(begin, *entries):
-            chains_into.setdefault(entry, {})[tuple(before)] = None
+        for *before, an_input in product(begin, *read_inputs):
+            chains_into.setdefault(an_input, {})[tuple(before)] = None
     inputs = {}
-    for entry, missing in chains_into.items():
-        left = [chain for chain in missing if not parts_cover(parts, (*chain, entry), everywhere)]
+    for an_input, missing in chains_into.items():
+        left = [
+            chain for chain in missing if not parts_cover(parts, (*chain, an_input), everywhere)
+        ]
         if left:
-            inputs[entry] = tuple(left)
+            inputs[an_input] = tuple(left)
     return Cuts(frozenset(parts), inputs)
 
 

@@ -337,13 +337,13 @@ def candidates(model: Any, name: str) -> list[str]:
 
 
 @checked
-def wires(model: Any, kind: Side, *, into: str | None = None) -> tuple[str, ...]:
-    """List all wires of one kind between attention heads of different layers.
+def wires(model: Any, side: Side, *, into: str | None = None) -> tuple[str, ...]:
+    """List all wires into one side, Q, K or V, between attention heads of different layers.
 
     Parameters
     ----------
     model : a `TransformerBridge`
-    kind : the input that the wires feed: `"Q"`, `"K"` or `"V"`
+    side : the input that the wires feed: `"Q"`, `"K"` or `"V"`
     into : a head at which the wires end; None for all heads
 
     Returns
@@ -373,7 +373,7 @@ def wires(model: Any, kind: Side, *, into: str | None = None) -> tuple[str, ...]
     for writer in heads:
         for reader in heads if into is None else [into]:
             if steps[writer] < steps[reader]:
-                result.append(f"{writer}->{reader}.{kind}")
+                result.append(f"{writer}->{reader}.{side}")
     return tuple(result)
 
 

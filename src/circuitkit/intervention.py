@@ -105,10 +105,10 @@ class CutRun:
         """What each input of a part misses, because of the cuts and of these chains into the part."""
         result = []
         for side in sides_of(self.model, part) or [None]:
-            entry = replace(part, side=side)
-            more = [chain[:-1] for chain in chains if chain[-1] == entry]
+            an_input = replace(part, side=side)
+            more = [chain[:-1] for chain in chains if chain[-1] == an_input]
             # a chain that is named twice is missed once
-            result.append(tuple(dict.fromkeys([*self.cuts.inputs.get(entry, ()), *more])))
+            result.append(tuple(dict.fromkeys([*self.cuts.inputs.get(an_input, ()), *more])))
         return tuple(result)
 
     def changed_input(self, part: Name, missed: Chains) -> Float[Tensor, "batch pos d_model"]:

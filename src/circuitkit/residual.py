@@ -332,7 +332,7 @@ def require_position(
 # What weights say about the stream
 
 
-def component_names(model: Any) -> tuple[list[str], list[str]]:
+def writers_and_readers(model: Any) -> tuple[list[str], list[str]]:
     """The names of all writers and all readers, in order; a converted MLP is one of them."""
     if len(model.blocks) and norms_close_layers(model):
         raise ValueError(
@@ -495,7 +495,7 @@ def virtual_weights(model: Any, writer: str, reader: str) -> FactoredMatrix:
     require_bridge(model)
     require_right_weights(model)
     require_norms_before_layers(model)
-    writers, readers = component_names(model)
+    writers, readers = writers_and_readers(model)
     if writer not in writers and not is_neuron(model, writer, with_side=False):
         raise unknown("writer", writer, writers)
     is_gated_mlp = f"{reader}.Q" in readers and parse(reader)[0].kind == "MLP"

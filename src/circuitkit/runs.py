@@ -361,10 +361,10 @@ class Cached(dict):
 def hooks_left_out(hooks: Iterable[str], cuts: Cuts) -> set[str]:
     """The hooks whose values hold for only some heads or neurons of a layer with a cut."""
     patterns = []
-    for entry in cuts.inputs:
-        if entry.kind == "H":
-            patterns.append(rf"blocks\.{entry.layer}\.attn\.(hook_)?(rot_)?[qkv]")
-        elif entry.side is not None:
+    for an_input in cuts.inputs:
+        if an_input.kind == "H":
+            patterns.append(rf"blocks\.{an_input.layer}\.attn\.(hook_)?(rot_)?[qkv]")
+        elif an_input.side is not None:
             inside = r"(in\.hook_out|hook_pre|gate|neurons\.(?!hook_z))"
-            patterns.append(rf"blocks\.{entry.layer}\.mlp\.{inside}")
+            patterns.append(rf"blocks\.{an_input.layer}\.mlp\.{inside}")
     return {hook for hook in hooks if any(re.match(pattern, hook) for pattern in set(patterns))}

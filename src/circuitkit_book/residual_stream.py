@@ -20,10 +20,10 @@ from circuitkit.parts import in_layer, step_of
 from circuitkit.reading import converted_neurons
 from circuitkit.residual import (
     Text,
-    component_names,
     decompose,
     reader_matrix,
     writer_matrix,
+    writers_and_readers,
 )
 from circuitkit.tables import Table
 
@@ -118,7 +118,7 @@ def virtual_weight_table(model: Any) -> Table:
     ['L1H0, unembed']
     """
     require_bridge(model)
-    writers, readers = component_names(model)
+    writers, readers = writers_and_readers(model)
     written = [rows_with_same_products(writer_matrix(model, name)) for name in writers]
     read = [rows_with_same_products(reader_matrix(model, name).mT) for name in readers]
     written_at, read_at = steps_of(model, writers), steps_of(model, readers)

@@ -204,7 +204,7 @@ def parallel(found, wanted, tolerance):
 
 
 def compare_every_component(c):
-    writers, readers = ck.residual.component_names(c.model)
+    writers, readers = ck.residual.writers_and_readers(c.model)
     writers = {name: ck.residual.writer_matrix(c.model, name) for name in writers}
     readers = {name: ck.residual.reader_matrix(c.model, name) for name in readers}
     covers(writers, c)

@@ -211,7 +211,7 @@ def scores_and_signals() -> list:
     """The pair with the highest K-composition and what its wire carries in nats; L0H1->L1H3.Q, above chance and carried."""
     stack = heads_of(model("two-layer"))
     above = {
-        kind: circuits.composition_scores(stack, kind=kind, above_baseline=True)
+        kind: circuits.composition_scores(stack, side=kind, above_baseline=True)
         for kind in KINDS[:2]
     }
     early, late = above["K"].top(1).names[0].split(", ")

@@ -219,7 +219,7 @@ def three_wires() -> list[str]:
         "".join(
             kind
             for kind in SIDES
-            if circuits.composition_scores(stack, kind=kind)["L0H0", "L1H0"] > 0
+            if circuits.composition_scores(stack, side=kind)["L0H0", "L1H0"] > 0
         )
         for stack in stacks
     ]

@@ -152,7 +152,7 @@ def costs(kind: str) -> Range:
 def scores_and_signals() -> list[Range]:
     """E15: Q scores in ten untrained models, minus the baseline; the cost of the other wires into queries."""
     stacks = [heads_of(untrained("two-layer", seed)) for seed in SEEDS]
-    tables = [circuits.composition_scores(one, kind="Q", above_baseline=True) for one in stacks]
+    tables = [circuits.composition_scores(one, side="Q", above_baseline=True) for one in stacks]
     scores = torch.stack([table.values for table in tables])
     scores = scores[~scores.isnan()]
     return [[], [], [], [float(scores.min()), float(scores.max())], costs("Q")]

@@ -109,9 +109,9 @@ def test_neuron_heads_compose_with_attention_heads_and_each_other():
     back = composition_scores(neurons, attention, "V")
     assert math.isnan(back["L0N3.1", "L0H1"])
     assert back["L0N3.1", "L1H1"] > 0
-    assert composition_scores(neurons, kind="Q")["L0N3.0", "L1N2.1"] > 0
+    assert composition_scores(neurons, side="Q")["L0N3.0", "L1N2.1"] > 0
     together = heads_of(model, ["L0H1", "L0N3"])
-    mixed = composition_scores(together, kind="Q")
+    mixed = composition_scores(together, side="Q")
     assert mixed["L0H1", "L0N3.1"] == pytest.approx(float(expected), abs=1e-12)
 
 
@@ -124,5 +124,5 @@ def test_arguments_that_would_give_a_wrong_score():
     early_of_a, late_of_b = dataclasses.replace(early, of="A"), dataclasses.replace(late, of="B")
     with pytest.raises(ValueError, match="different models, A and B"):
         composition_scores(early_of_a, late_of_b)
-    with pytest.raises(TypeError, match="Write kind='K'"):
+    with pytest.raises(TypeError, match="Write side='K'"):
         composition_scores(early, "K")
