@@ -13,6 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from circuitkit.bridge import (
+    Model,
     undisturbed,
     versions_of_weights,
 )
@@ -40,7 +41,7 @@ Fill = Literal["zero", "mean", "resample"]
 
 @checked
 def run(
-    model: Any,
+    model: Model,
     tokens: Text,
     without: str | Iterable[str] = (),
     *,
@@ -155,7 +156,7 @@ def run(
 
 
 def replacement_of(
-    model: Any,
+    model: Model,
     tokens: Tokens,
     fill: Fill,
     patch: Any,
@@ -179,7 +180,7 @@ def replacement_of(
     return Replacement(fill, run(model, tokens).recording, positions)
 
 
-def run_to_patch_from(model: Any, tokens: Tokens, patch: Any) -> "Run":
+def run_to_patch_from(model: Model, tokens: Tokens, patch: Any) -> "Run":
     """The run that values come from: a given one, or that of given tokens."""
     source = patch if isinstance(patch, Run) else run(model, patch)
     if source.model is not model or source.has_old_weights():
@@ -196,7 +197,7 @@ def run_to_patch_from(model: Any, tokens: Tokens, patch: Any) -> "Run":
 
 
 def run_with(
-    model: Any,
+    model: Model,
     tokens: Tokens,
     cuts: Cuts,
     replacement: Replacement,
@@ -206,7 +207,7 @@ def run_with(
     weights = versions_of_weights(model)
     require_possible(model, cuts, require_same_model(model, weights))
     points = model.hook_dict
-    recording = Recording(model, {name: point.name for name, point in points.items()})
+    recording = Recording(model, {name: str(point.name) for name, point in points.items()})
     cut_run = CutRun(model, cuts, replacement, recording)
     if recorded is None:
         recorded = hooks_to_record(model, points)
@@ -218,7 +219,7 @@ def run_with(
     return Run(model, tokens, logits, recording, cuts, again, weights)
 
 
-def require_possible(model: Any, cuts: Cuts, verdict: Verdict) -> None:
+def require_possible(model: Model, cuts: Cuts, verdict: Verdict) -> None:
     """Raise a `ValueError` for cuts that this kind of model does not allow."""
     for part in cuts.parts:
         if part.kind in ("MLP", "N") and converted_neurons(model, part.layer) is None:

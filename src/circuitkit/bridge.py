@@ -66,7 +66,7 @@ def submodules(module: Any) -> dict[str, Any]:
 # Shapes of models
 
 
-def norms_close_layers(model: Any) -> bool:
+def norms_close_layers(model: Model) -> bool:
     """Whether `ln1` and `ln2` stand behind the attention and the MLP (BERT), not before them."""
     if not len(model.blocks):
         return False
@@ -74,7 +74,7 @@ def norms_close_layers(model: Any) -> bool:
     return "ln1" in modules and "output" in str(modules["ln1"].name)
 
 
-def final_hook(model: Any) -> str:
+def final_hook(model: Model) -> str:
     """The hook at which the last stream is read: by BERT's prediction head, or by the last norm."""
     return "mlm_head.hook_in" if "mlm_head" in submodules(model) else "ln_final.hook_in"
 
@@ -84,12 +84,12 @@ def without_wrapper(name: str) -> str:
     return name.replace("_original_component.", "")
 
 
-def has_folded_weights(model: Any) -> bool:
+def has_folded_weights(model: Model) -> bool:
     """Whether transformer-lens has folded the norms of a model into the next weights."""
     return getattr(model, "_weights_processed", False)
 
 
-def versions_of_weights(model: Any) -> list[tuple[int, int]]:
+def versions_of_weights(model: Model) -> list[tuple[int, int]]:
     """For each weight, where it lies and how often it was changed, as torch counts it."""
     versions = []
     for weight in model.original_model.parameters():
@@ -114,7 +114,7 @@ queries, keys and values have no inputs of their own, or heads no common output.
 
 
 @contextmanager
-def undisturbed(model: Any) -> Iterator[None]:
+def undisturbed(model: Model) -> Iterator[None]:
     """Inside, dropout and the switches of a bridge are off; afterwards, all is as it was."""
     changed = []
     try:
@@ -127,7 +127,7 @@ def undisturbed(model: Any) -> Iterator[None]:
             object.__setattr__(owner, name, True)
 
 
-def settings_that_disturb(model: Any) -> list[tuple[Any, str]]:
+def settings_that_disturb(model: Model) -> list[tuple[Any, str]]:
     """Each attribute that is True and has to be False in a run, with the object that holds it."""
     # the wrapped model is no submodule of a bridge
     modules = dict.fromkeys([*model.modules(), *model.original_model.modules()])
@@ -151,7 +151,7 @@ def settings_that_disturb(model: Any) -> list[tuple[Any, str]]:
     return settings
 
 
-def require_no_hooks(model: Any, switch: str) -> None:
+def require_no_hooks(model: Model, switch: str) -> None:
     """Raise a `ValueError` if a user's hook needs a switch that is off in a run."""
     for layer, block in enumerate(model.blocks):
         for hook in HOOKS_OF_SWITCHES.get(switch, ()):
@@ -171,7 +171,7 @@ def require_no_hooks(model: Any, switch: str) -> None:
 
 
 @contextmanager
-def own_hooks_only(model: Any) -> Iterator[None]:
+def own_hooks_only(model: Model) -> Iterator[None]:
     """Inside, the hooks that a user has added to a bridge are off, permanent ones as well."""
     before = []
     for module in dict.fromkeys([*model.modules(), *model.original_model.modules()]):
@@ -246,7 +246,7 @@ def name_hooks(model: TransformerBridge) -> None:
 
 
 @contextmanager
-def unwrapped(model: Any) -> Iterator[None]:
+def unwrapped(model: Model) -> Iterator[None]:
     """Inside, the wrapped model has its own modules again, with the weights of the bridge."""
     swapped: list[tuple[nn.Module, str, Any]] = []
 

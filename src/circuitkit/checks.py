@@ -10,13 +10,16 @@ import re
 import types
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 import torch
 from beartype import BeartypeConf, beartype
 from jaxtyping import AbstractArray, Int, TypeCheckError, jaxtyped
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from circuitkit.bridge import Model
 
 __all__ = [
     "checked",
@@ -161,7 +164,7 @@ def require_device(function: str, device: Any) -> None:
         ) from None
 
 
-def require_bridge(model: Any) -> None:
+def require_bridge(model: object) -> None:
     """Raise a `TypeError` if this is no `TransformerBridge`."""
     if not hasattr(model, "blocks") or not hasattr(model, "W_E"):
         raise TypeError(
@@ -170,7 +173,7 @@ def require_bridge(model: Any) -> None:
         )
 
 
-def to_tokens(model: Any, text: Text) -> Int[Tensor, "batch pos"]:
+def to_tokens(model: "Model", text: Text) -> Int[Tensor, "batch pos"]:
     """Token ids with a batch axis, from a text, several texts of one length, or token ids.
 
     Parameters
@@ -216,7 +219,7 @@ def to_tokens(model: Any, text: Text) -> Int[Tensor, "batch pos"]:
     return tokens
 
 
-def ids_of_texts(model: Any, texts: Sequence[str]) -> Int[Tensor, "batch pos"]:
+def ids_of_texts(model: "Model", texts: Sequence[str]) -> Int[Tensor, "batch pos"]:
     """The token ids of texts of one length."""
     require_tokenizer(model)
     for text in texts:
@@ -235,7 +238,7 @@ def ids_of_texts(model: Any, texts: Sequence[str]) -> Int[Tensor, "batch pos"]:
     return torch.stack(rows)
 
 
-def require_tokenizer(model: Any) -> None:
+def require_tokenizer(model: "Model") -> None:
     """Raise a `ValueError` if a model cannot read text."""
     if getattr(model, "tokenizer", None) is None:
         raise ValueError(
@@ -244,7 +247,7 @@ def require_tokenizer(model: Any) -> None:
         )
 
 
-def to_token(model: Any, answer: str | int) -> int:
+def to_token(model: "Model", answer: str | int) -> int:
     """The id of one token, given as an id or as its text.
 
     Parameters

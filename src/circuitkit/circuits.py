@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformer_lens import FactoredMatrix
 
-from circuitkit.bridge import submodules
+from circuitkit.bridge import Model, submodules
 from circuitkit.checks import checked, require_at_least, require_bridge, require_finite
 from circuitkit.first_use import factor_of, require_unembedding_of_stream
 from circuitkit.heads import Heads, in_full_precision, require_scores
@@ -45,7 +45,7 @@ Row = Literal["token", "position"]
 
 
 @checked
-def full_ov(model: Any, head: str | Sequence[str] | Heads) -> FactoredMatrix:
+def full_ov(model: Model, head: str | Sequence[str] | Heads) -> FactoredMatrix:
     r"""What attending to a token adds to every logit: $W_E W_V W_O W_U$.
 
     Parameters
@@ -89,7 +89,7 @@ def full_ov(model: Any, head: str | Sequence[str] | Heads) -> FactoredMatrix:
 
 @checked
 def full_qk(
-    model: Any,
+    model: Model,
     head: str | Sequence[str] | Heads,
     *,
     query: Row = "token",
@@ -144,7 +144,7 @@ def full_qk(
     return factored(head, left / heads.scale, right.mT)
 
 
-def chosen_heads(model: Any, head: str | Sequence[str] | Heads) -> Heads:
+def chosen_heads(model: Model, head: str | Sequence[str] | Heads) -> Heads:
     """The heads of this model that are meant."""
     heads = head if isinstance(head, Heads) else heads_of(model, head)
     require_heads_of_model(heads, model)
@@ -167,7 +167,7 @@ def require_offset(heads: Heads, offset: int | None, n_ctx: int) -> None:
         )
 
 
-def input_rows(model: Any, heads: Heads, kind: Row) -> Float[Tensor, "row d_model"]:
+def input_rows(model: Model, heads: Heads, kind: Row) -> Float[Tensor, "row d_model"]:
     """What tokens or positions put into the stream, on the coordinates that these heads read."""
     if kind == "token":
         rows = writer_matrix(model, "embed")
@@ -182,7 +182,7 @@ def input_rows(model: Any, heads: Heads, kind: Row) -> Float[Tensor, "row d_mode
     return torch.block_diag(rows, rows.new_ones(1, 1)) if has_bias_token else rows
 
 
-def written(model: Any, heads: Heads) -> Float[Tensor, "head d_head d_model"]:
+def written(model: Model, heads: Heads) -> Float[Tensor, "head d_head d_model"]:
     """`W_O` of heads, times what their model multiplies the output of their layers with."""
     kinds = [
         f"L{math.floor(layer)} {'attn' if layer % 1 == 0 else 'mlp'}" for layer in heads.layers
@@ -200,7 +200,7 @@ def factored(head: str | Sequence[str] | Heads, left: Tensor, right: Tensor) -> 
 # Copying
 
 
-def copying_score(heads: Any, model: Any = None) -> Table:
+def copying_score(heads: Any, model: Model | None = None) -> Table:
     r"""Whether heads raise the token that they attend to: $\sum_i \lambda_i / \sum_i |\lambda_i|$.
 
     The $\lambda_i$ are the eigenvalues of $W_E W_V W_O W_U$, the circuit from tokens to logits, in
@@ -254,7 +254,7 @@ def copying_score(heads: Any, model: Any = None) -> Table:
     return Table(score, {"head": heads.names}, "copying score")
 
 
-def require_heads_of_model(heads: Heads, model: Any) -> None:
+def require_heads_of_model(heads: Heads, model: Model) -> None:
     """Raise a `ValueError` if heads cannot be of this model."""
     require_bridge(model)
     require_unembedding_of_stream(model)

@@ -24,8 +24,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import Any
 
+from circuitkit.bridge import Model
 from circuitkit.names import Name, parse
 from circuitkit.parts import neuron_names, require_part, step_of
 from circuitkit.reading import converted_neurons
@@ -55,7 +55,7 @@ class Cuts:
         return list(dict.fromkeys(an_input.part for an_input in self.inputs))
 
 
-def resolve(model: Any, names: Sequence[str], *, everywhere: bool = True) -> Cuts:
+def resolve(model: Model, names: Sequence[str], *, everywhere: bool = True) -> Cuts:
     """Combine names, and replace each by the smallest names that it stands for.
 
     Parameters
@@ -112,7 +112,7 @@ def covers(name: Chain, other: Chain) -> bool:
     return name != other and (runs_through or other[-len(name) :] == name)
 
 
-def require_chain(model: Any, text: str, chain: Chain) -> None:
+def require_chain(model: Model, text: str, chain: Chain) -> None:
     """Raise a `ValueError` if no signal runs along these parts."""
     for name in chain:
         require_part(model, name)
@@ -134,7 +134,7 @@ def require_chain(model: Any, text: str, chain: Chain) -> None:
         )
 
 
-def require_one_level(model: Any, chains: Sequence[Chain]) -> None:
+def require_one_level(model: Model, chains: Sequence[Chain]) -> None:
     """Raise a `ValueError` if an MLP that is not converted is named together with its neurons."""
     named = {name.part for chain in chains for name in chain}
     for neuron in sorted((name for name in named if name.kind == "N"), key=str):
@@ -146,7 +146,7 @@ def require_one_level(model: Any, chains: Sequence[Chain]) -> None:
             )
 
 
-def require_removable(model: Any, part: Name) -> None:
+def require_removable(model: Model, part: Name) -> None:
     """Raise a `ValueError` for a bias that no hook can take away for everything that reads it."""
     is_converted = converted_neurons(model, part.layer) is not None
     if part.kind == "embed bias" or (part.kind == "MLP bias" and not is_converted):
@@ -156,7 +156,7 @@ def require_removable(model: Any, part: Name) -> None:
         )
 
 
-def sides_of(model: Any, part: Name) -> str:
+def sides_of(model: Model, part: Name) -> str:
     """The inputs of a part: of a head, of a converted neuron (its keys read the bias token)."""
     if part.kind == "H":
         return "QKV"
@@ -164,7 +164,7 @@ def sides_of(model: Any, part: Name) -> str:
     return "QV" if is_in_mlp and converted_neurons(model, part.layer) is not None else ""
 
 
-def smallest_parts(model: Any, name: Name, split: set[int | None]) -> list[Name]:
+def smallest_parts(model: Model, name: Name, split: set[int | None]) -> list[Name]:
     """`[L3N5.0, L3N5.1]` for the neuron L3N5, and the name itself for most other parts."""
     part, layer = name.part, name.layer
     neurons = converted_neurons(model, layer)
@@ -180,7 +180,7 @@ def smallest_parts(model: Any, name: Name, split: set[int | None]) -> list[Name]
     return [part]
 
 
-def inputs_of(model: Any, name: Name, split: set[int | None]) -> list[Name]:
+def inputs_of(model: Model, name: Name, split: set[int | None]) -> list[Name]:
     """`[L1H3.Q, L1H3.K, L1H3.V]` for L1H3, and of a neuron those of its heads."""
     sides = [name.side] if name.side else list(sides_of(model, name)) or [None]
     readers = [part for part in smallest_parts(model, name, split) if part.kind != "MLP bias"]

@@ -21,6 +21,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from circuitkit.ablation import Fill, names_of, replacement_of, run, run_with
+from circuitkit.bridge import Model
 from circuitkit.checks import (
     Text,
     checked,
@@ -181,7 +182,7 @@ def measured(
 
 @checked
 def effect(
-    model: Any,
+    model: Model,
     tokens: Text | Repeated,
     without: str | Iterable[str],
     *,
@@ -257,7 +258,7 @@ def effect(
 
 
 def rows_on_device(
-    model: Any, tokens: Any, measure: Measure
+    model: Model, tokens: Any, measure: Measure
 ) -> Int[Tensor, "batch pos"] | Repeated:
     """Rows on the model's device: repeated ones, or token ids from a text."""
     if isinstance(tokens, Repeated):
@@ -272,7 +273,7 @@ def rows_on_device(
 # Random controls
 
 
-def random_controls(model: Any, names: Sequence[str], draws: int, seed: int) -> list[list[str]]:
+def random_controls(model: Model, names: Sequence[str], draws: int, seed: int) -> list[list[str]]:
     """Different sets of names like the given ones; in a set, no name comes twice."""
     pools = [candidates(model, name) for name in names]
     without_given = [[name for name in pool if name not in names] for pool in pools]
@@ -307,7 +308,7 @@ def how_many_controls(names: Sequence[str], pools: Sequence[list[str]]) -> int:
     return n_sets - int(has_given)
 
 
-def candidates(model: Any, name: str) -> list[str]:
+def candidates(model: Model, name: str) -> list[str]:
     """Every name that is like a name; the name itself is one of them.
 
     A part      "L0H1"               -> the heads of layer 0
@@ -337,7 +338,7 @@ def candidates(model: Any, name: str) -> list[str]:
 
 
 @checked
-def wires(model: Any, side: Side, *, into: str | None = None) -> tuple[str, ...]:
+def wires(model: Model, side: Side, *, into: str | None = None) -> tuple[str, ...]:
     """List all wires into one side, Q, K or V, between attention heads of different layers.
 
     Parameters
@@ -392,7 +393,7 @@ class WithOffset(Replacement):
 @torch.inference_mode(False)
 @torch.enable_grad()
 def attribution(
-    model: Any,
+    model: Model,
     tokens: Text | Repeated,
     *,
     fill: Fill = "zero",
@@ -477,7 +478,7 @@ def attribution(
     return Table(values, {kind: tuple(names)}, "estimated change of the measure")
 
 
-def neurons_in(model: Any, layer: int) -> list[Name]:
+def neurons_in(model: Model, layer: int) -> list[Name]:
     """The names of a layer's neurons; of a converted layer, of its neuron-heads."""
     neurons = neurons_of(model, layer)
     return neuron_names(layer, range(len(neurons.W_out)), len(neurons.terms))

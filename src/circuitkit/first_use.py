@@ -21,6 +21,7 @@ from transformer_lens.hook_points import HookPoint
 
 from circuitkit.bridge import (
     HOOKS_OF_SWITCHES,
+    Model,
     final_hook,
     has_folded_weights,
     norms_close_layers,
@@ -85,7 +86,7 @@ BEFORE_PROCESSING: WeakKeyDictionary[Any, Before] = WeakKeyDictionary()
 """What is known of models before transformer-lens processed their weights."""
 
 
-def verdict_on(model: Any, weights: list[tuple[int, int]] | None = None) -> Verdict:
+def verdict_on(model: Model, weights: list[tuple[int, int]] | None = None) -> Verdict:
     """Check a model when it is first used, and again when its weights have changed.
 
     Two short rows of random tokens run through the bridge and through the model that it wraps,
@@ -111,7 +112,7 @@ def verdict_on(model: Any, weights: list[tuple[int, int]] | None = None) -> Verd
     return known.verdict
 
 
-def require_same_model(model: Any, weights: list[tuple[int, int]] | None = None) -> Verdict:
+def require_same_model(model: Model, weights: list[tuple[int, int]] | None = None) -> Verdict:
     """Raise a `ValueError` if the bridge does not run, or computes another model than it wraps."""
     verdict = verdict_on(model, weights)
     if verdict.forward:
@@ -126,12 +127,12 @@ def require_same_model(model: Any, weights: list[tuple[int, int]] | None = None)
     return verdict
 
 
-def require_right_weights(model: Any) -> None:
+def require_right_weights(model: Model) -> None:
     """Raise a `ValueError` if the bridge may have read the weights of the model in a wrong way."""
     require_nothing(verdict_on(model).weights)
 
 
-def require_additive_layers(model: Any, verdict: Verdict | None = None) -> None:
+def require_additive_layers(model: Model, verdict: Verdict | None = None) -> None:
     """Raise a `ValueError` if the last stream is not the sum of what the layers write."""
     verdict = verdict_on(model) if verdict is None else verdict
     if verdict.forward or verdict.stream:
@@ -143,7 +144,7 @@ def require_additive_layers(model: Any, verdict: Verdict | None = None) -> None:
         )
 
 
-def require_norms_before_layers(model: Any) -> None:
+def require_norms_before_layers(model: Model) -> None:
     """Raise a `ValueError` if it is not known through which norm heads and MLPs read the stream."""
     problem = verdict_on(model).reads
     if problem:
@@ -154,7 +155,7 @@ def require_norms_before_layers(model: Any) -> None:
         )
 
 
-def require_replaceable_mlp(model: Any, layer: int, verdict: Verdict) -> None:
+def require_replaceable_mlp(model: Model, layer: int, verdict: Verdict) -> None:
     """Raise a `ValueError` if what an MLP writes cannot be replaced alone."""
     problem = verdict.mlps.get(layer)
     if problem:
@@ -165,7 +166,7 @@ def require_replaceable_mlp(model: Any, layer: int, verdict: Verdict) -> None:
         )
 
 
-def require_separate_heads(model: Any, layer: int, verdict: Verdict) -> None:
+def require_separate_heads(model: Model, layer: int, verdict: Verdict) -> None:
     """Raise a `ValueError` if the inputs of a layer's heads cannot be replaced one by one."""
     problem = verdict.heads.get(layer)
     if problem:
@@ -176,7 +177,7 @@ def require_separate_heads(model: Any, layer: int, verdict: Verdict) -> None:
         )
 
 
-def require_unembedding_of_stream(model: Any) -> None:
+def require_unembedding_of_stream(model: Model) -> None:
     """Raise a `ValueError` if embedding or unembedding have another width than the stream."""
     width, d_model = model.W_U.shape[0], model.cfg.d_model
     if width != d_model:
@@ -188,7 +189,7 @@ def require_unembedding_of_stream(model: Any) -> None:
         )
 
 
-def require_sum_of_logits(model: Any) -> None:
+def require_sum_of_logits(model: Model) -> None:
     """Raise a `ValueError` for a model whose logits are no sum over its parts."""
     verdict = verdict_on(model)
     if verdict.unembedding:
@@ -204,7 +205,7 @@ def require_nothing(problem: str) -> None:
         raise ValueError(problem)
 
 
-def remember_before_processing(model: Any) -> None:
+def remember_before_processing(model: Model) -> None:
     """Keep what a new model computes, so that its processed weights can be compared with it."""
     with suppress(Exception), torch.no_grad(), as_it_is(model):
         result = model(probe(model)).float().log_softmax(-1)
@@ -212,7 +213,7 @@ def remember_before_processing(model: Any) -> None:
 
 
 @contextmanager
-def as_it_is(model: Any) -> Iterator[None]:
+def as_it_is(model: Model) -> Iterator[None]:
     """Inside, a model runs without switches, hooks of a user and autocast."""
     device = model.W_E.device.type
     with undisturbed(model), own_hooks_only(model), torch.autocast(device, enabled=False):
@@ -220,7 +221,7 @@ def as_it_is(model: Any) -> Iterator[None]:
 
 
 @torch.no_grad()
-def examine(model: Any) -> Verdict:
+def examine(model: Model) -> Verdict:
     """Run a model and the model that it wraps, and compare."""
     tokens, seen = probe(model), {}
     with as_it_is(model):
@@ -234,7 +235,7 @@ def examine(model: Any) -> Verdict:
         return compare(model, tokens, logits, seen)
 
 
-def compare(model: Any, tokens: Tensor, logits: Tensor, seen: Mapping[str, Tensor]) -> Verdict:
+def compare(model: Model, tokens: Tensor, logits: Tensor, seen: Mapping[str, Tensor]) -> Verdict:
     """The verdict on a model from what its hooks have seen in a run."""
     difference = difference_of_results(model, tokens, logits, seen) or known_difference(model)
     config = getattr(model.original_model, "config", None)
@@ -253,14 +254,14 @@ def compare(model: Any, tokens: Tensor, logits: Tensor, seen: Mapping[str, Tenso
     )
 
 
-def probe(model: Any) -> Int[Tensor, "batch pos"]:
+def probe(model: Model) -> Int[Tensor, "batch pos"]:
     """Two short rows of random tokens, the same each time."""
     generator = torch.Generator().manual_seed(0)
     size = (2, min(model.cfg.n_ctx, 8))
     return torch.randint(model.W_E.shape[0], size, generator=generator).to(model.W_E.device)
 
 
-def architecture_of(model: Any) -> str:
+def architecture_of(model: Model) -> str:
     """What kind of model this is."""
     return str(model.cfg.architecture or type(model.original_model).__name__)
 
@@ -304,7 +305,7 @@ IDLE: WeakKeyDictionary[Any, dict[str, bool]] = WeakKeyDictionary()
 
 
 @torch.no_grad()
-def is_idle(model: Any, place: str) -> bool:
+def is_idle(model: Model, place: str) -> bool:
     """Whether a changed value at a hook of attention leaves what the heads gather as it is.
 
     In some families (OPT, BERT, GPT-J) transformers computes the attention, and the hooks at patterns
@@ -333,7 +334,7 @@ def is_idle(model: Any, place: str) -> bool:
 # The model behind the bridge
 
 
-def known_difference(model: Any) -> str:
+def known_difference(model: Model) -> str:
     """The setting for which transformer-lens is known to compute another model, as a message, or "".
 
     With small weights, or weights before training, the difference may be as small as rounding errors.
@@ -354,7 +355,7 @@ def known_difference(model: Any) -> str:
     return ""
 
 
-def another_model(model: Any, difference: str) -> str:
+def another_model(model: Model, difference: str) -> str:
     """The message that a bridge is not the model that it wraps."""
     return (
         f"The TransformerBridge computes another model than the one that it wraps "
@@ -364,7 +365,7 @@ def another_model(model: Any, difference: str) -> str:
 
 
 def difference_of_results(
-    model: Any, tokens: Tensor, logits: Tensor, seen: Mapping[str, Tensor]
+    model: Model, tokens: Tensor, logits: Tensor, seen: Mapping[str, Tensor]
 ) -> str:
     """How logits or patterns of a bridge differ from those of the model that it wraps, or ""."""
     from transformers import PreTrainedModel
@@ -398,7 +399,7 @@ def difference_of_results(
 
 
 @contextmanager
-def keeping_patterns(model: Any, patterns: dict[int, Tensor]) -> Iterator[None]:
+def keeping_patterns(model: Model, patterns: dict[int, Tensor]) -> Iterator[None]:
     """Inside, the patterns that attention modules of transformers return are kept, by layer.
 
     `output_attentions` would leave hooks behind, and with them each pattern comes twice later.
@@ -421,7 +422,7 @@ def keeping_patterns(model: Any, patterns: dict[int, Tensor]) -> Iterator[None]:
             handle.remove()
 
 
-def difference_of_processing(model: Any, logits: Tensor) -> str:
+def difference_of_processing(model: Model, logits: Tensor) -> str:
     """How processed weights have changed what the model computes, as a message, or ""."""
     weights = versions_of_weights(model)
     if not has_folded_weights(model):
@@ -489,7 +490,7 @@ def unusual_settings(config: Any) -> str:
 
 
 def compare_layers(
-    model: Any, seen: Mapping[str, Tensor]
+    model: Model, seen: Mapping[str, Tensor]
 ) -> tuple[str, dict[int, str], dict[int, str]]:
     """Why the last stream is not the sum of what is written, and what cannot be replaced, by layer.
 
@@ -519,7 +520,7 @@ def compare_layers(
     return stream, mlps, heads
 
 
-def compare_reads(model: Any, seen: Mapping[str, Tensor]) -> str:
+def compare_reads(model: Model, seen: Mapping[str, Tensor]) -> str:
     """Why the norm before a head or an MLP is not `ln1` or `ln2`, or ""."""
     if norms_close_layers(model):
         return ""
@@ -546,7 +547,7 @@ def is_close(one: Any, other: Any, like: Any) -> bool:
 class LayerSeen:
     """What the hooks of one layer have seen."""
 
-    model: Any
+    model: Model
     layer: int
     seen: Mapping[str, Tensor]
 
@@ -638,7 +639,7 @@ class LayerSeen:
         return f"a norm ({norms[0]}) divides by the size of what all heads have gathered"
 
 
-def compare_unembedding(model: Any, logits: Tensor, seen: Mapping[str, Tensor]) -> str:
+def compare_unembedding(model: Model, logits: Tensor, seen: Mapping[str, Tensor]) -> str:
     """Why the logits are no product of the last stream, behind its norm, with `W_U`, or ""."""
     cap = getattr(model.cfg, "output_logits_soft_cap", None) or -1.0
     if "mlm_head" in submodules(model):
@@ -660,7 +661,7 @@ def compare_unembedding(model: Any, logits: Tensor, seen: Mapping[str, Tensor]) 
     return f"they are multiplied by {factor:.4g}{settings_in_words(model, 'logit', 'lm_head')}"
 
 
-def product_with_unembedding(model: Any, read: Tensor) -> Tensor:
+def product_with_unembedding(model: Model, read: Tensor) -> Tensor:
     """What the unembedding makes of what it reads, in float32."""
     product = read.float() @ model.W_U.float()
     return product if model.b_U is None else product + model.b_U.float()
@@ -682,7 +683,7 @@ ACCOUNTED = (
 """Settings whose effect `measured_factors` measures, or (`attention_multiplier`) `heads_of` reads."""
 
 
-def multipliers(model: Any) -> dict[str, Any]:
+def multipliers(model: Model) -> dict[str, Any]:
     """The settings of a configuration that multiply values, with their values other than 1."""
     config = getattr(model.original_model, "config", None)
     found = {}
@@ -694,7 +695,7 @@ def multipliers(model: Any) -> dict[str, Any]:
     return found
 
 
-def settings_in_words(model: Any, *kinds: str) -> str:
+def settings_in_words(model: Model, *kinds: str) -> str:
     """The multipliers of these kinds, as " (residual_multiplier=0.2 in its configuration)", or ""."""
     found = [
         f"{name}={value!r}"
@@ -705,7 +706,7 @@ def settings_in_words(model: Any, *kinds: str) -> str:
 
 
 def measured_factors(
-    model: Any, tokens: Tensor, logits: Tensor, seen: Mapping[str, Tensor]
+    model: Model, tokens: Tensor, logits: Tensor, seen: Mapping[str, Tensor]
 ) -> dict[str, float | None]:
     """By what a model multiplies what its parts write, and its logits; see `Verdict`."""
     factors: dict[str, float | None] = {}
@@ -740,7 +741,7 @@ def measured_factors(
     }
 
 
-def factor_between(model: Any, written: Any, gained: Any, like: Any) -> float | None:
+def factor_between(model: Model, written: Any, gained: Any, like: Any) -> float | None:
     """The number by which values are multiplied to give others, up to the rounding errors of `like`.
 
     The number that the configuration says is taken, if the measured one is close to it.
@@ -764,7 +765,7 @@ def factor_between(model: Any, written: Any, gained: Any, like: Any) -> float | 
     return factor if difference <= max(1e-3, 4 * eps) * gained.abs().max() + noise else None
 
 
-def factor_of(model: Any, part: str) -> float:
+def factor_of(model: Model, part: str) -> float:
     """By what a model multiplies what a part writes; see `Verdict.factors` for names of parts.
 
     Every tool that multiplies weights asks here. A `ValueError` names settings that are not known.

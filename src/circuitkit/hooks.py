@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
-from circuitkit.bridge import submodules, torch_hooks
+from circuitkit.bridge import Model, submodules, torch_hooks
 from circuitkit.first_use import is_idle
 from circuitkit.intervention import CutRun
 from circuitkit.parts import Recording
@@ -102,7 +102,7 @@ def guard(cut_run: CutRun, points: dict[str, HookPoint]) -> list[tuple[dict, int
     return guarded
 
 
-def is_inside_layer(model: Any, place: str) -> bool:
+def is_inside_layer(model: Model, place: str) -> bool:
     """Whether a hook stands between what a layer reads and writes, and a second call passes it."""
     match = re.fullmatch(r"blocks\.(\d+)\.(attn|mlp)\.(.*)", place)
     if match is None or match[3] in ("hook_in", "hook_out", "o.hook_out"):

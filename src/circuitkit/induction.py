@@ -1,13 +1,14 @@
 """Induction: what heads do on rows that repeat, and what a model gains from the repetition."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from circuitkit.ablation import run
+from circuitkit.bridge import Model
 from circuitkit.checks import Text, checked, require_finite, to_tokens
 from circuitkit.first_use import require_unembedding_of_stream
 from circuitkit.heads import in_full_precision
@@ -37,7 +38,7 @@ Names = str | Sequence[str]
 
 
 @checked
-def scores(model: Any, tokens: Repeated | Text | None = None, *, without: Names = ()) -> Table:
+def scores(model: Model, tokens: Repeated | Text | None = None, *, without: Names = ()) -> Table:
     r"""Compute four scores of every head on rows in which tokens recur.
 
     * prefix matching: mean attention from a token that occurred before to the positions *after* its
@@ -184,7 +185,7 @@ class InductionLoss(NamedTuple):
 
 @checked
 def induction_loss(
-    model: Any, rows: Repeated | None = None, *, without: Names = ()
+    model: Model, rows: Repeated | None = None, *, without: Names = ()
 ) -> InductionLoss:
     """Compute the loss on the second pass over a random span, and compare it with the first.
 

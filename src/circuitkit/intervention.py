@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
-from circuitkit.bridge import final_hook, only_permanent_hooks, submodules
+from circuitkit.bridge import Model, final_hook, only_permanent_hooks, submodules
 from circuitkit.cuts import WHOLE_INPUT, Chain, Chains, ChainsBySide, Cuts, sides_of
 from circuitkit.names import Name
 from circuitkit.parts import Recording, n_heads, norm_before, step_of
@@ -90,7 +90,7 @@ def mlp_output(
 class CutRun:
     """One forward pass with cuts. Its methods whose names begin with `at` are hooks."""
 
-    model: Any
+    model: Model
     cuts: Cuts
     replaced: Replacement
     recording: Recording

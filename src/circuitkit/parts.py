@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit.bridge import final_hook, has_folded_weights, norms_close_layers, submodules
+from circuitkit.bridge import Model, final_hook, has_folded_weights, norms_close_layers, submodules
 from circuitkit.first_use import require_additive_layers
 from circuitkit.names import Name, unknown
 from circuitkit.norms import FrozenNorm
@@ -29,7 +29,7 @@ def in_layer(layer: int | None, hook: str) -> str:
     return f"blocks.{layer}.{hook}"
 
 
-def n_heads(model: Any, layer: int) -> int:
+def n_heads(model: Model, layer: int) -> int:
     """How many query heads a layer has."""
     attention = submodules(model.blocks[layer]).get("attn")
     if attention is None:
@@ -38,7 +38,7 @@ def n_heads(model: Any, layer: int) -> int:
     return getattr(attention.config, "n_heads", model.cfg.n_heads)
 
 
-def head_names(model: Any, layer: int | None = None) -> list[str]:
+def head_names(model: Model, layer: int | None = None) -> list[str]:
     """The attention heads of a layer, or of all layers, in order."""
     layers = range(len(model.blocks)) if layer is None else [layer]
     return [f"L{i}H{head}" for i in layers for head in range(n_heads(model, i))]
@@ -47,7 +47,7 @@ def head_names(model: Any, layer: int | None = None) -> list[str]:
 # Which parts there are
 
 
-def start_names(model: Any) -> list[Name]:
+def start_names(model: Model) -> list[Name]:
     """What stands in the stream before the first layer."""
     names = [Name("embed")]
     if "pos_embed" in submodules(model):
@@ -57,7 +57,7 @@ def start_names(model: Any) -> list[Name]:
     return names
 
 
-def layer_names(model: Any, layer: int, by_neuron: bool = True) -> list[Name]:
+def layer_names(model: Model, layer: int, by_neuron: bool = True) -> list[Name]:
     """The parts of one layer: its heads and bias, then its MLP, or its neurons and their bias."""
     block = model.blocks[layer]
     names = [Name("H", layer, head) for head in range(n_heads(model, layer))]
@@ -77,7 +77,7 @@ def layer_names(model: Any, layer: int, by_neuron: bool = True) -> list[Name]:
     return names
 
 
-def is_part(model: Any, bias: Tensor | None) -> bool:
+def is_part(model: Model, bias: Tensor | None) -> bool:
     """Whether a bias that a model holds is one of its parts.
 
     It is, also if it is zero, so that names depend on the architecture and all checkpoints of a
@@ -89,7 +89,7 @@ def is_part(model: Any, bias: Tensor | None) -> bool:
     return not getattr(model.cfg, "without_biases", False) or bool(bias.any())
 
 
-def biases_at_end(model: Any) -> tuple[bool, bool]:
+def biases_at_end(model: Model) -> tuple[bool, bool]:
     """Whether the norm before the unembedding, and the unembedding, have a bias, zero or not.
 
     transformer-lens folds the bias of the norm into that of the unembedding.
@@ -109,7 +109,7 @@ def neuron_names(layer: int, numbers: Any, n_terms: int) -> list[Name]:
     return [Name("N", layer, number, term) for number in numbers for term in terms]
 
 
-def part_names(model: Any, neurons: bool = True) -> tuple[str, ...]:
+def part_names(model: Model, neurons: bool = True) -> tuple[str, ...]:
     """The names of all parts, whose outputs add up to the last residual stream.
 
     Parameters
@@ -126,7 +126,7 @@ def part_names(model: Any, neurons: bool = True) -> tuple[str, ...]:
     return tuple(str(part) for part in parts_of(model, neurons))
 
 
-def parts_of(model: Any, neurons: bool) -> list[Name]:
+def parts_of(model: Model, neurons: bool) -> list[Name]:
     """All parts, as in `part_names`."""
     parts = start_names(model)
     for layer in range(len(model.blocks)):
@@ -134,7 +134,7 @@ def parts_of(model: Any, neurons: bool) -> list[Name]:
     return parts
 
 
-def require_part(model: Any, name: Name) -> None:
+def require_part(model: Model, name: Name) -> None:
     """Raise a `ValueError` with the nearest names if the model does not have this part."""
     part, layer = name.part, name.layer
     if layer is None:
@@ -156,7 +156,7 @@ def require_part(model: Any, name: Name) -> None:
 # Where parts stand
 
 
-def step_of(model: Any, name: Name) -> int:
+def step_of(model: Model, name: Name) -> int:
     """The step at which a part reads and writes; parts of one step do not see each other."""
     if name.layer is None:
         return 2 * len(model.blocks) if name.kind == "unembed" else -1
@@ -166,7 +166,7 @@ def step_of(model: Any, name: Name) -> int:
     return 2 * name.layer + 1
 
 
-def norm_before(model: Any, name: Name) -> Any:
+def norm_before(model: Model, name: Name) -> Any:
     """The norm through which a head or an MLP reads the stream, or None."""
     if norms_close_layers(model):
         return None
@@ -199,7 +199,7 @@ READ_IN_LAYERS = (
 READ_IN_NORMS = ("hook_in", "hook_scale", "hook_out")
 
 
-def hooks_to_record(model: Any, points: dict[str, Any]) -> set[str]:
+def hooks_to_record(model: Model, points: dict[str, Any]) -> set[str]:
     """The hooks, among `points` by name, that a `Recording` reads; each by its first name."""
     names: list[str] = list(READ_AT_ENDS)
     for layer in range(len(model.blocks)):
@@ -216,7 +216,7 @@ class Recording:
     It may be incomplete: while the model runs, it holds what has happened so far.
     """
 
-    model: Any
+    model: Model
     hook_names: dict[str, str]
     """The hook behind each of its names."""
     values: dict[str, Tensor] = field(default_factory=dict)

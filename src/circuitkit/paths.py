@@ -8,14 +8,13 @@ stream, and the unembedding of each path is its share of the logits.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from circuitkit.ablation import run
-from circuitkit.bridge import norms_close_layers
+from circuitkit.bridge import Model, norms_close_layers
 from circuitkit.checks import Text, checked, require_at_least, to_tokens
 from circuitkit.first_use import require_sum_of_logits
 from circuitkit.heads import Heads, norm_divisor, require_scores
@@ -144,7 +143,7 @@ class PathLogits(Mapping):
 
 
 @checked
-def path_logits(model: Any, tokens: Text, *, max_order: int | None = None) -> PathLogits:
+def path_logits(model: Model, tokens: Text, *, max_order: int | None = None) -> PathLogits:
     r"""Write the logits as a sum over paths, with every attention pattern frozen.
 
     Parameters
@@ -306,7 +305,7 @@ def has_bias(model_run: Run, bias: Tensor) -> bool:
 
 
 @checked
-def score_decomposition(model: Any, tokens: Text, head: str, dst: int, src: int) -> Table:
+def score_decomposition(model: Model, tokens: Text, head: str, dst: int, src: int) -> Table:
     r"""Split the attention score of a head for one source into pairs of parts.
 
     Parameters

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from circuitkit.bridge import submodules
+from circuitkit.bridge import Model, submodules
 from circuitkit.checks import checked, require_bridge, require_finite
 from circuitkit.first_use import require_right_weights
 from circuitkit.heads import WEIGHTS, Heads, Mask, Rotary, first_difference, stack, weights_of
@@ -58,7 +58,7 @@ value, heads have no patterns."""
 
 
 @checked
-def heads_of(model: Any, names: str | Sequence[str] | None = None) -> Heads:
+def heads_of(model: Model, names: str | Sequence[str] | None = None) -> Heads:
     """The attention heads of a model, and its neuron-heads where they are asked for by name.
 
     Parameters
@@ -110,12 +110,12 @@ def heads_of(model: Any, names: str | Sequence[str] | None = None) -> Heads:
     return stack(*parts)
 
 
-def attention_layers(model: Any) -> list[int]:
+def attention_layers(model: Model) -> list[int]:
     """The layers that have attention heads."""
     return [layer for layer, block in enumerate(model.blocks) if "attn" in submodules(block)]
 
 
-def named_heads(model: Any, names: list[str]) -> list[Heads]:
+def named_heads(model: Model, names: list[str]) -> list[Heads]:
     """Heads by name, one stack for each run of names from the same layer."""
     parsed = [head_name(model, name) for name in names]
     with_neurons = any(name.kind != "H" for name in parsed)
@@ -135,7 +135,7 @@ def named_heads(model: Any, names: list[str]) -> list[Heads]:
     return parts
 
 
-def require_attention_head(model: Any, text: str) -> None:
+def require_attention_head(model: Model, text: str) -> None:
     """Raise a `ValueError` for the name of a neuron or an MLP where attention is needed."""
     if head_name(model, text).kind != "H":
         raise ValueError(
@@ -145,7 +145,7 @@ def require_attention_head(model: Any, text: str) -> None:
         )
 
 
-def head_name(model: Any, text: str) -> Name:
+def head_name(model: Model, text: str) -> Name:
     """The parsed name of an attention head, a neuron, a neuron-head or a converted layer."""
     name = parse(text)[0]
     is_head = name.kind in ("H", "N", "MLP") and str(name) == text
@@ -157,7 +157,7 @@ def head_name(model: Any, text: str) -> Name:
     return name
 
 
-def named_neuron_heads(model: Any, layer: int, names: list[Name]) -> Heads:
+def named_neuron_heads(model: Model, layer: int, names: list[Name]) -> Heads:
     """The heads of some neurons of a converted layer, read from the module in the MLP's place."""
     converted = converted_neurons(model, layer)
     if converted is None:
@@ -176,7 +176,7 @@ def named_neuron_heads(model: Any, layer: int, names: list[Name]) -> Heads:
         return converted.heads(rows)
 
 
-def converted_neurons(model: Any, layer: int | None) -> Any:
+def converted_neurons(model: Model, layer: int | None) -> Any:
     """The `Neurons` of a converted layer, or None if its MLP is still an MLP.
 
     A converted MLP has a module `neurons` in the place of its activation function.
@@ -200,7 +200,7 @@ class MlpNeurons:
     """One name for each neuron."""
 
 
-def neurons_of(model: Any, layer: int | None) -> Any:
+def neurons_of(model: Model, layer: int | None) -> Any:
     """The neurons of a layer, converted or not; None if it has no MLP or a mixture of experts."""
     converted = converted_neurons(model, layer)
     if converted is not None or layer is None:
@@ -212,7 +212,7 @@ def neurons_of(model: Any, layer: int | None) -> Any:
     return MlpNeurons(mlp.W_out, bias if isinstance(bias, Tensor) else None)
 
 
-def neuron_rows(model: Any, name: Name) -> list[int]:
+def neuron_rows(model: Model, name: Name) -> list[int]:
     """The numbers of a neuron's heads in its layer; of all heads for a whole MLP."""
     neurons = neurons_of(model, name.layer)
     n_terms = len(neurons.terms)
@@ -261,7 +261,7 @@ DIFFERENT_SCORES = (
 )
 
 
-def layer_heads(model: Any, layer: int) -> Heads:
+def layer_heads(model: Model, layer: int) -> Heads:
     """All heads of one layer, with all that happens to their queries and keys; weights are views."""
     attention = model.blocks[layer].attn
     n_heads, _, d_head = attention.W_Q.shape
@@ -290,7 +290,7 @@ def group_rows(n_heads: int, n_groups: int) -> slice | list[int]:
     return [head * n_groups // n_heads for head in range(n_heads)]
 
 
-def scoring_of(model: Any, layer: int) -> dict[str, Any]:
+def scoring_of(model: Model, layer: int) -> dict[str, Any]:
     """How the heads of a layer turn queries and keys into patterns."""
     attention = model.blocks[layer].attn
     module = attention.original_component
@@ -309,7 +309,7 @@ def scoring_of(model: Any, layer: int) -> dict[str, Any]:
     }
 
 
-def why_no_patterns(model: Any, module: Any) -> str:
+def why_no_patterns(model: Model, module: Any) -> str:
     """Why the patterns of an attention module are not computed here; "" if they are."""
     architecture = str(model.cfg.architecture)
     if architecture not in ARCHITECTURES:
@@ -328,7 +328,7 @@ def why_no_patterns(model: Any, module: Any) -> str:
     return ""
 
 
-def mask_of(model: Any) -> Mask:
+def mask_of(model: Model) -> Mask:
     """What the heads of a model see: an encoder that runs as a decoder (BERT) is causal."""
     is_encoder = str(getattr(model.cfg, "attention_dir", "causal")) == "bidirectional"
     config = getattr(model.original_model, "config", None)
@@ -360,7 +360,7 @@ def window_of(module: Any, layer: int) -> int | None:
     return getattr(config, "sliding_window", None) if has_window else None
 
 
-def norms_of_heads(model: Any, attention: Any) -> dict[str, Any]:
+def norms_of_heads(model: Model, attention: Any) -> dict[str, Any]:
     """The norms of queries and keys."""
     n_heads, _, d_head = attention.W_Q.shape
     norms = {
@@ -380,7 +380,7 @@ def norms_of_heads(model: Any, attention: Any) -> dict[str, Any]:
     return {**fields, "norm_eps": float(norms["Q"].eps if eps is None else eps)}
 
 
-def rotary_of(model: Any, module: Any) -> Rotary | None:
+def rotary_of(model: Model, module: Any) -> Rotary | None:
     """The rotation of a layer's queries and keys; None without one, or if its kind is not known."""
     if model.cfg.positional_embedding_type != "rotary":
         return None
@@ -418,7 +418,7 @@ def half_split_rotary(table: Any, module: Any) -> Rotary | None:
     return Rotary(dims.view(2, half).T, angles, gain)
 
 
-def model_name(model: Any) -> str:
+def model_name(model: Model) -> str:
     """The model's name and a mark of its embedding, because two models may have one name."""
     name = getattr(model.cfg, "model_name", None)
     name = "" if name in (None, "custom", "native") else name

@@ -14,7 +14,7 @@ from torch.nn.functional import one_hot
 from transformer_lens import FactoredMatrix
 
 from circuitkit.ablation import run
-from circuitkit.bridge import norms_close_layers, submodules
+from circuitkit.bridge import Model, norms_close_layers, submodules
 from circuitkit.checks import Text, checked, require_bridge, require_finite, to_token, to_tokens
 from circuitkit.first_use import (
     factor_of,
@@ -53,7 +53,7 @@ OneAnswer = int | np.integer | str | Int[Tensor, ""]
 
 
 @checked
-def decompose(model: Any, tokens: Text) -> Table:
+def decompose(model: Model, tokens: Text) -> Table:
     """Split the last residual stream into what each part has left in it.
 
     Parameters
@@ -148,7 +148,7 @@ def require_no_autocast(like: Tensor) -> None:
 
 @checked
 def logit_attribution(
-    model: Any,
+    model: Model,
     tokens: Text,
     answer: Answer,
     versus: Answer | None = None,
@@ -217,7 +217,7 @@ def logit_attribution(
 
 
 def answer_weights(
-    model: Any, tokens: Tensor, answer: Answer, versus: Answer | None
+    model: Model, tokens: Tensor, answer: Answer, versus: Answer | None
 ) -> Float[Tensor, "batch pos d_vocab"]:
     """The numbers whose product with all logits is the logit of the answer minus the other one."""
     d_vocab = model.W_U.shape[1]
@@ -229,7 +229,7 @@ def answer_weights(
     return weights - one_hot(answer_ids(model, tokens, versus), d_vocab)
 
 
-def answer_ids(model: Any, tokens: Tensor, answer: Answer) -> Int[Tensor, "batch pos"]:
+def answer_ids(model: Model, tokens: Tensor, answer: Answer) -> Int[Tensor, "batch pos"]:
     """The token whose logit is taken at each position."""
     if isinstance(answer, np.integer) or (isinstance(answer, Tensor) and answer.ndim == 0):
         answer = int(answer)
@@ -253,7 +253,7 @@ def answer_ids(model: Any, tokens: Tensor, answer: Answer) -> Int[Tensor, "batch
 
 @checked
 def why(
-    model: Any,
+    model: Model,
     text: Text,
     answer: OneAnswer,
     *,
@@ -332,7 +332,7 @@ def require_position(
 # What weights say about the stream
 
 
-def writers_and_readers(model: Any) -> tuple[list[str], list[str]]:
+def writers_and_readers(model: Model) -> tuple[list[str], list[str]]:
     """The names of all writers and all readers, in order; a converted MLP is one of them."""
     if len(model.blocks) and norms_close_layers(model):
         raise ValueError(
@@ -353,7 +353,7 @@ def writers_and_readers(model: Any) -> tuple[list[str], list[str]]:
     return writers, [*readers, "unembed"]
 
 
-def is_neuron(model: Any, text: str, *, with_side: bool) -> bool:
+def is_neuron(model: Model, text: str, *, with_side: bool) -> bool:
     """Whether a name is that of a neuron; a `ValueError` for one that the model does not have."""
     names = parse(text)
     if len(names) > 1 or names[0].kind != "N":
@@ -369,12 +369,12 @@ def is_neuron(model: Any, text: str, *, with_side: bool) -> bool:
     return True
 
 
-def mlp_of(model: Any, layer: int) -> Any:
+def mlp_of(model: Model, layer: int) -> Any:
     """What holds W_in, W_gate and W_out of a layer: its MLP, or the neurons it was converted to."""
     return converted_neurons(model, layer) or model.blocks[layer].mlp
 
 
-def require_one_matrix(model: Any, part: Name) -> None:
+def require_one_matrix(model: Model, part: Name) -> None:
     """Raise a `ValueError` for an MLP that does not read with one matrix and write with another."""
     mlp = mlp_of(model, part.layer or 0)
     if not hasattr(mlp, "W_in") or not hasattr(mlp, "W_out"):
@@ -385,7 +385,7 @@ def require_one_matrix(model: Any, part: Name) -> None:
         )
 
 
-def writer_matrix(model: Any, name: str) -> Float[Tensor, "rows d_model"]:
+def writer_matrix(model: Model, name: str) -> Float[Tensor, "rows d_model"]:
     """What a part writes with, behind the gain of a norm behind its layer, times its `factor_of`."""
     (part,) = parse(name)
     if part.kind == "embed":
@@ -407,18 +407,18 @@ def writer_matrix(model: Any, name: str) -> Float[Tensor, "rows d_model"]:
     return multiplied(model, f"L{part.layer} {kind}", W, f"What {name} writes with")
 
 
-def multiplied(model: Any, part: str, W: Tensor, what: str) -> Tensor:
+def multiplied(model: Model, part: str, W: Tensor, what: str) -> Tensor:
     """Weights times what the model multiplies their products with; a `ValueError` for NaN."""
     require_finite(W, what)
     return W.detach() * factor_of(model, part)
 
 
-def unembedding_matrix(model: Any) -> Float[Tensor, "d_model d_vocab"]:
+def unembedding_matrix(model: Model) -> Float[Tensor, "d_model d_vocab"]:
     """`W_U` times what the model multiplies its logits with (`logit_scale` of Cohere)."""
     return multiplied(model, "unembed", model.W_U, "W_U")
 
 
-def reader_matrix(model: Any, name: str) -> Float[Tensor, "d_model columns"]:
+def reader_matrix(model: Model, name: str) -> Float[Tensor, "d_model columns"]:
     """What an input reads with, with the gain and the centring of the norm before it."""
     (part,) = parse(name)
     if part.kind == "unembed" or part.layer is None:
@@ -436,7 +436,7 @@ def reader_matrix(model: Any, name: str) -> Float[Tensor, "d_model columns"]:
     return W.detach() if norm is None else norm.fold(W.detach())
 
 
-def mlp_input(model: Any, part: Name) -> Float[Tensor, "d_model columns"]:
+def mlp_input(model: Model, part: Name) -> Float[Tensor, "d_model columns"]:
     """What an MLP or a neuron, its gate alone (Q), or what the gate multiplies (V), reads with."""
     require_one_matrix(model, part)
     mlp = mlp_of(model, part.layer or 0)
@@ -446,7 +446,7 @@ def mlp_input(model: Any, part: Name) -> Float[Tensor, "d_model columns"]:
     return torch.cat(matrices, dim=1)
 
 
-def undivided(model: Any, norm: Any) -> FrozenNorm | None:
+def undivided(model: Model, norm: Any) -> FrozenNorm | None:
     """A norm of the model without its division; None if there is no norm."""
     if norm is None or isinstance(norm.original_component, torch.nn.Identity):
         return None
@@ -456,7 +456,7 @@ def undivided(model: Any, norm: Any) -> FrozenNorm | None:
 
 
 @checked
-def virtual_weights(model: Any, writer: str, reader: str) -> FactoredMatrix:
+def virtual_weights(model: Model, writer: str, reader: str) -> FactoredMatrix:
     """Multiply what a part writes with by what a later input reads with, up to a norm's divisor.
 
     Parameters

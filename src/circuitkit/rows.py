@@ -5,11 +5,14 @@ induction, `effect` and `attribution` take them as `tokens`. The other functions
 of earlier occurrences of a token, and measure the loss of each token.
 """
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from circuitkit.bridge import Model
 
 from circuitkit.checks import checked, require_at_least, require_bridge
 
@@ -108,7 +111,7 @@ def repeated_tokens(
 
 
 @checked
-def default_rows(model: Any, *, period: int = 64, batch: int = 8) -> Repeated:
+def default_rows(model: "Model", *, period: int = 64, batch: int = 8) -> Repeated:
     """Draw two passes over a random span for a model, behind its tokenizer's opening token.
 
     Parameters

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens import ActivationCache
 
-from circuitkit.bridge import only_permanent_hooks, submodules, versions_of_weights
+from circuitkit.bridge import Model, only_permanent_hooks, submodules, versions_of_weights
 from circuitkit.checks import checked, require_finite, shown
 from circuitkit.cuts import Cuts
 from circuitkit.first_use import require_norms_before_layers
@@ -58,7 +58,7 @@ class Run:
     Source: Elhage et al. 2021, the residual stream as a sum.
     """
 
-    model: Any
+    model: Model
     tokens: Tokens
     logits: Float[Tensor, "batch pos d_vocab"]
     recording: Recording
@@ -322,7 +322,9 @@ class Run:
 IS_NO_HEAD = "is no attention head. Write a name such as 'L0H1'."
 
 
-def find_part(model: Any, text: str, kinds: Sequence[str] | None = None, problem: str = "") -> Name:
+def find_part(
+    model: Model, text: str, kinds: Sequence[str] | None = None, problem: str = ""
+) -> Name:
     """The part with a name; a `ValueError` if it is none, or of no such kind, with this problem."""
     chain = parse(text)
     if len(chain) != 1 or chain[0].side is not None:
@@ -335,7 +337,7 @@ def find_part(model: Any, text: str, kinds: Sequence[str] | None = None, problem
     return chain[0]
 
 
-def find_reader(model: Any, text: str) -> Name:
+def find_reader(model: Model, text: str) -> Name:
     """The part with a name, if it reads the stream."""
     problem = "reads nothing. Write the name of a head, an MLP or a neuron, or 'unembed'."
     return find_part(model, text, ("H", "N", "MLP", "unembed"), problem)

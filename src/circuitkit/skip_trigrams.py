@@ -6,13 +6,14 @@ to the logits. Which source it attends to, the QK table decides.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from circuitkit.bridge import Model
 from circuitkit.checks import (
     checked,
     require_at_least,
@@ -37,7 +38,7 @@ BLOCK = 2**22
 
 @checked
 def strongest(
-    model: Any,
+    model: Model,
     head: str,
     k: int = 20,
     *,
@@ -133,7 +134,7 @@ def require_tables(d_vocab: int, **tables: Tensor | None) -> None:
             )
 
 
-def trigram_text(model: Any, ids: Sequence[int]) -> str:
+def trigram_text(model: Model, ids: Sequence[int]) -> str:
     """Three tokens in words, or as ids if the model has no tokenizer."""
     words = [str(i) if model.tokenizer is None else repr(model.tokenizer.decode([i])) for i in ids]
     return "{} ... {} -> {}".format(*words)
@@ -163,7 +164,7 @@ class HeadTables:
     window: int
 
     @classmethod
-    def of(cls, model: Any, head: str, unigram: Tensor | None, window: int) -> "HeadTables":
+    def of(cls, model: Model, head: str, unigram: Tensor | None, window: int) -> "HeadTables":
         """Read the tables of a head."""
         is_rotary = heads_of(model, head).turn is not None
         qk = full_qk(model, head, offset=0 if is_rotary else None)

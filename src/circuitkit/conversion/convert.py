@@ -9,7 +9,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens.model_bridge import TransformerBridge
 
-from circuitkit.bridge import copy_model, name_hooks, submodules, undisturbed, without_wrapper
+from circuitkit.bridge import (
+    Model,
+    copy_model,
+    name_hooks,
+    submodules,
+    undisturbed,
+    without_wrapper,
+)
 from circuitkit.checks import checked, require_at_least, require_finite, to_tokens
 from circuitkit.conversion.activations import (
     ACTIVATIONS,
@@ -126,7 +133,7 @@ class FoundMLP:
     is_gated: bool
 
 
-def find_mlps(model: TransformerBridge) -> list[FoundMLP]:
+def find_mlps(model: Model) -> list[FoundMLP]:
     """The MLP of each layer, or a `ValueError` that lists everything that cannot be converted."""
     mlps, problems = [], []
     for layer, block in enumerate(model.blocks):
@@ -143,7 +150,7 @@ def find_mlps(model: TransformerBridge) -> list[FoundMLP]:
     return mlps
 
 
-def find_mlp(model: TransformerBridge, layer: int) -> FoundMLP:
+def find_mlp(model: Model, layer: int) -> FoundMLP:
     """The MLP of one layer."""
     if converted_neurons(model, layer) is not None:
         raise ValueError("Its MLP is converted already; see model.report.")
@@ -299,7 +306,7 @@ def random_rows(model: TransformerBridge) -> Int[Tensor, "batch pos"]:
 
 
 @torch.no_grad()
-def report_of(model: Any, tokens: Int[Tensor, "batch pos"]) -> "pd.DataFrame":
+def report_of(model: Model, tokens: Int[Tensor, "batch pos"]) -> "pd.DataFrame":
     """Heads, bound and measured error of each converted layer, as a table."""
     import pandas as pd  # takes half a second
 
@@ -317,7 +324,7 @@ def report_of(model: Any, tokens: Int[Tensor, "batch pos"]) -> "pd.DataFrame":
     return pd.DataFrame(rows, pd.Index(layers, name="layer"))
 
 
-def row_of(model: Any, layer: int, cache: Any) -> dict[str, Any]:
+def row_of(model: Model, layer: int, cache: Any) -> dict[str, Any]:
     """What the report says of one layer."""
     neurons, name = converted_neurons(model, layer), f"blocks.{layer}.mlp"
     if f"{name}.neurons.hook_in" not in cache:

@@ -14,6 +14,7 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
+from circuitkit.bridge import Model
 from circuitkit.checks import checked, require_bridge
 from circuitkit.names import parse
 from circuitkit.reports import parts, rules
@@ -70,7 +71,7 @@ class ModelReport:
 
 @checked
 def report(
-    model: Any,
+    model: str | Path | Model,
     out: str | Path | None = None,
     *,
     prompt: str | None = None,
@@ -155,14 +156,14 @@ def require_page(out: Path) -> None:
         raise ValueError(f"There is no folder {str(out.parent)!r}. Make it first.")
 
 
-def title_of(model: Any) -> str:
+def title_of(model: str | Path | Model) -> str:
     """Return the name of a model, or of the folder that holds it."""
     if not isinstance(model, str | Path):
         return getattr(model.cfg, "model_name", None) or type(model).__name__
     return Path(model).name if Path(model).is_dir() else str(model)
 
 
-def subject_of(model: Any, prompt: str | None) -> Subject:
+def subject_of(model: str | Path | Model, prompt: str | None) -> Subject:
     """Return the model and its prompt; without a tokenizer, the prompt is random tokens."""
     # a path means a folder, even where a shipped model has the same name
     name_or_model = str(model.absolute()) if isinstance(model, Path) else model

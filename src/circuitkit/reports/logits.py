@@ -2,14 +2,14 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit.ablation import run
-from circuitkit.bridge import only_permanent_hooks
+from circuitkit.bridge import Model, only_permanent_hooks
 from circuitkit.first_use import factor_of
 from circuitkit.heads import in_full_precision
 from circuitkit.names import parse
@@ -136,7 +136,7 @@ def copying(done: Run, unembedding: Unembedding, name: str) -> Copying:
 
 
 def trigrams_by_weights(
-    model: Any, name: str, among: Int[Tensor, " id"], k: int
+    model: Model, name: str, among: Int[Tensor, " id"], k: int
 ) -> list[Candidate]:
     """Find the strongest skip trigrams of a head, from embeddings behind the norm and from weights.
 
@@ -234,7 +234,7 @@ class Measured(NamedTuple):
 
 
 def trigrams_in_text(
-    model: Any,
+    model: Model,
     candidates: list[Candidate],
     among: Int[Tensor, " id"],
     opening: list[int],
@@ -285,7 +285,7 @@ def compared(added: Float[Tensor, "trial pair"]) -> Measured:
 
 
 def tested_trigrams(
-    model: Any, candidates: list[Candidate], among: Int[Tensor, " id"], opening: list[int]
+    model: Model, candidates: list[Candidate], among: Int[Tensor, " id"], opening: list[int]
 ) -> list[Measured]:
     """Measure skip trigrams in a few places, and those that reach half of the floor in others.
 

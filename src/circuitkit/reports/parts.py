@@ -7,13 +7,15 @@ interval `low` to `high` and a control: what the same measure gives where there 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
 
 from circuitkit import circuits, conversion, residual
 from circuitkit.ablation import run
+from circuitkit.bridge import Model
 from circuitkit.conversion.convert import find_mlps
 from circuitkit.effects import effect
 from circuitkit.figures.attention_view import visible
@@ -45,13 +47,15 @@ class Subject:
     call : tells calls of `report` apart, because a folder may hold other weights the next time
     """
 
-    model: Any
+    model: str | Model
     prompt: tuple[int, ...]
     call: str
 
-    def load(self) -> Any:
+    def load(self) -> TransformerBridge:
         """Return the model."""
-        return loaded(self.model, self.call) if isinstance(self.model, str) else self.model
+        if isinstance(self.model, str):
+            return loaded(self.model, self.call)
+        return cast(TransformerBridge, self.model)
 
     def tokens(self) -> Tensor:
         """Return the prompt as token ids `[1, pos]`."""
@@ -59,7 +63,7 @@ class Subject:
 
 
 @lru_cache(1)
-def loaded(name: str, call: str) -> Any:
+def loaded(name: str, call: str) -> TransformerBridge:
     """Return a model by name, and keep it until another is asked for."""
     return load_model(name)
 
@@ -195,7 +199,7 @@ def trigrams(subject: Subject, layer: int) -> list[Row]:
     return result
 
 
-def trigram_tokens(model: Any, prompt: tuple[int, ...]) -> Tensor:
+def trigram_tokens(model: Model, prompt: tuple[int, ...]) -> Tensor:
     """Return the tokens among which skip trigrams are searched, in ascending order."""
     special_ids = getattr(model.tokenizer, "all_special_ids", [])
     allowed = torch.zeros(model.cfg.d_vocab, dtype=torch.bool)
@@ -208,7 +212,7 @@ def trigram_tokens(model: Any, prompt: tuple[int, ...]) -> Tensor:
 # MLPs, and the next token
 
 
-def heads_per_neuron(model: Any) -> tuple[int, ...]:
+def heads_per_neuron(model: Model) -> tuple[int, ...]:
     """Return how many heads per neuron are worth a try; none if there is no MLP to convert."""
     try:
         mlp = find_mlps(model)[0]
@@ -256,7 +260,7 @@ def next_token(subject: Subject) -> list[Row]:
     return result
 
 
-def speller(model: Any) -> Callable[[int], str]:
+def speller(model: Model) -> Callable[[int], str]:
     """Return a function that writes a token as a reader sees it, or its number."""
     if model.tokenizer is None:
         return lambda token: f"#{token}"

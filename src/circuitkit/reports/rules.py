@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from circuitkit.bridge import Model
 from circuitkit.data import stored
 
 Row = dict[str, Any]
@@ -70,7 +71,7 @@ class RandomRows(NamedTuple):
     marked: dict[str, Bool[Tensor, "row dst src"]]
 
 
-def random_rows(model: Any, *, few_tokens: bool = False) -> RandomRows:
+def random_rows(model: Model, *, few_tokens: bool = False) -> RandomRows:
     """Draw rows for a model, behind its tokenizer's opening token if there is one.
 
     Every row has a span of another length, so the pairs that repeat in one row do not repeat in
@@ -100,7 +101,7 @@ def random_rows(model: Any, *, few_tokens: bool = False) -> RandomRows:
     return RandomRows(torch.stack(rows), marked_pairs(start, n_pos, periods))
 
 
-def opening_tokens(model: Any) -> list[int]:
+def opening_tokens(model: Model) -> list[int]:
     """Return the token that opens each row of a model, or none if its tokenizer has no such token."""
     bos = getattr(model.tokenizer, "bos_token_id", None)
     return [] if bos is None else [bos]

@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit.ablation import run
-from circuitkit.bridge import only_permanent_hooks
+from circuitkit.bridge import Model, only_permanent_hooks
 from circuitkit.names import Side, parse
 from circuitkit.parts import head_names, norm_before, step_of
 from circuitkit.reading import heads_of
@@ -161,7 +160,7 @@ def wires(subject: Subject, kinds_of: dict[str, list[str]]) -> list[Row]:
     return result + [entry | {"text": entry["text"] + FEW_TOKENS} for entry in again]
 
 
-def cut_wires(model: Any, rows: RandomRows, kinds_of: dict[str, list[str]]) -> Iterator[Row]:
+def cut_wires(model: Model, rows: RandomRows, kinds_of: dict[str, list[str]]) -> Iterator[Row]:
     """Cut the wires into some heads on these rows."""
     done = run(model, rows.tokens)
     unembedding = Unembedding.of(done, rows.tokens.unique())
@@ -198,7 +197,7 @@ def cut_wire(
         yield wire_row(wire, kind, lost, null)
 
 
-def heads_before(model: Any, name: str) -> list[str]:
+def heads_before(model: Model, name: str) -> list[str]:
     """Return the heads of earlier layers."""
     step = step_of(model, parse(name)[0])
     return [head for head in head_names(model) if step_of(model, parse(head)[0]) < step]
