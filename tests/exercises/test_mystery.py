@@ -42,6 +42,7 @@ def test_a_true_claim_stands(letter, claim):
         ("F", "L0H2 copies", "is not copying"),
         ("G", "L1N181 is wrong", "this is not the neuron"),
         ("H", "trigram 1 needs H0", "It needs another head, too"),
+        ("H", "trigram 2 needs H1 and H2", "some sets without one of these heads complete it"),
         ("H", "trigram 3 needs H2", "completed without a source, too"),
     ],
 )
