@@ -481,7 +481,7 @@ def test_a_name_in_the_reference_links_to_itself():
                 html(name),
                 re.S,
             ):
-                assert said(text) == letters(anchor.rpartition(".")[2]), (name, anchor)
+                assert said(text).endswith(letters(anchor.rpartition(".")[2])), (name, anchor)
 
 
 # Tables of "Your own model", and the lab
@@ -495,14 +495,8 @@ def test_what_works_and_the_pairs_of_code_are_those_of_their_files():
         page,
         re.S,
     )
-    rows = [
-        (module, anchor.rpartition(".")[2], said(name), said(words))
-        for module, anchor, name, words in rows
-    ]
-    wanted = [
-        (tool["module"], tool["name"], letters(tool["name"]), letters(tool["says"]))
-        for tool in data["tool"]
-    ]
+    rows = [(anchor.rpartition(".")[2], said(name), said(words)) for _, anchor, name, words in rows]
+    wanted = [(tool["name"], letters(tool["name"]), letters(tool["says"])) for tool in data["tool"]]
     assert rows == wanted
     seen = said(page)
     for reason, text in data["reasons"].items():
