@@ -302,14 +302,26 @@ class Heads:
         ----------
         x : what the heads read: the stream behind the layer's norm
         """
-        scores = self.side("Q", x) @ self.side("K", x).mT / self.scale
+        return self.scores_of(self.side("Q", x), self.side("K", x))
+
+    def scores_of(
+        self, query: Float[Tensor, "*batch pos d_head"], key: Float[Tensor, "*batch pos d_head"]
+    ) -> Float[Tensor, "*batch pos pos"]:
+        """Scores of given queries and keys, before mask and softmax, `[..., dst, src]`."""
+        scores = query @ key.mT / self.scale
         return scores if self.cap is None else self.cap * (scores / self.cap).tanh()
 
     def pattern(
         self, x: Float[Tensor, "*batch pos d_model"]
     ) -> Float[Tensor, "*batch head pos pos"]:
         """Attention pattern `[..., head, dst, src]`; each row sums to 1."""
-        scores = self.scores(x)
+        return self.pattern_of(self.side("Q", x), self.side("K", x))
+
+    def pattern_of(
+        self, query: Float[Tensor, "*batch pos d_head"], key: Float[Tensor, "*batch pos d_head"]
+    ) -> Float[Tensor, "*batch pos pos"]:
+        """Attention pattern of given queries and keys, `[..., dst, src]`."""
+        scores = self.scores_of(query, key)
         allowed = self.allowed(scores.shape[-1], scores.device)
         return scores.masked_fill(~allowed, -math.inf).softmax(-1)
 

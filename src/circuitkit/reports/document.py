@@ -17,9 +17,9 @@ from tqdm import tqdm
 from circuitkit.bridge import Model
 from circuitkit.checks import checked, require_bridge
 from circuitkit.names import parse
-from circuitkit.reports import parts, rules
+from circuitkit.reports import measures, rules
+from circuitkit.reports.measures import Subject
 from circuitkit.reports.page import page_of
-from circuitkit.reports.parts import Subject
 from circuitkit.reports.rules import Row
 from circuitkit.reports.wires import WIRED, circuits, wires
 
@@ -192,16 +192,16 @@ def subject_of(model: str | Path | Model, prompt: str | None) -> Subject:
 def first_jobs(subject: Subject) -> Jobs:
     """Return the parts that need nothing but the model, quick ones first."""
     model = subject.load()
-    heads = [parse(name)[0] for name in parts.head_names(model)]
+    heads = [parse(name)[0] for name in measures.head_names(model)]
     layers = sorted({head.layer for head in heads if head.layer is not None})
-    jobs: Jobs = {"next token": (parts.next_token,)}
+    jobs: Jobs = {"next token": (measures.next_token,)}
     if layers:
-        jobs["behaviour"] = (parts.behaviour,)
-    for k in parts.heads_per_neuron(model):
-        jobs[f"mlps {k}"] = (parts.mlps, k)
+        jobs["behaviour"] = (measures.behaviour,)
+    for k in measures.heads_per_neuron(model):
+        jobs[f"mlps {k}"] = (measures.mlps, k)
     for layer in layers:
-        jobs[f"words L{layer}"] = (parts.words, layer)
-        jobs[f"trigrams L{layer}"] = (parts.trigrams, layer)
+        jobs[f"words L{layer}"] = (measures.words, layer)
+        jobs[f"trigrams L{layer}"] = (measures.trigrams, layer)
     return jobs
 
 
@@ -209,13 +209,13 @@ def later_jobs(scores: list[Row]) -> Jobs:
     """Return the parts that follow the heads which the scores name."""
     jobs: Jobs = {}
     strongest = []
-    for kind, rows in parts.named_heads(scores).items():
+    for kind, rows in measures.named_heads(scores).items():
         if rows:
             names = [row["name"] for row in rows]
-            jobs[f"ablation {kind}"] = (parts.ablation, kind, names[: parts.MOST_HEADS])
+            jobs[f"ablation {kind}"] = (measures.ablation, kind, names[: measures.MOST_HEADS])
             strongest.append(names[0])
     if strongest:
-        jobs["patterns"] = (parts.patterns, list(dict.fromkeys(strongest)))
+        jobs["patterns"] = (measures.patterns, list(dict.fromkeys(strongest)))
     readers = readers_of_wires(scores)
     if readers:
         jobs["wires"] = (wires, readers)
@@ -225,7 +225,7 @@ def later_jobs(scores: list[Row]) -> Jobs:
 def readers_of_wires(scores: list[Row]) -> dict[str, list[str]]:
     """Return the heads into which wires are tried, with the behaviours of their patterns."""
     readers: dict[str, list[str]] = {}
-    for kind, rows in parts.named_heads(scores).items():
+    for kind, rows in measures.named_heads(scores).items():
         for row in rows:
             is_clear = kind in WIRED and rules.excess(row) >= rules.CLEAR
             if is_clear or kind == "copying":
@@ -301,7 +301,7 @@ def number_alike(rows: list[Row]) -> None:
 
     Examples
     --------
-    >>> rows = [parts.row("L0H0", "raises", value, text="a → b") for value in (2.0, 1.0)]
+    >>> rows = [measures.row("L0H0", "raises", value, text="a → b") for value in (2.0, 1.0)]
     >>> number_alike(rows)
     >>> [row["text"] for row in rows]
     ['a → b', 'a → b (2)']

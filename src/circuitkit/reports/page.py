@@ -14,8 +14,8 @@ from circuitkit import figures
 from circuitkit.figures.pictures import Picture, in_page
 from circuitkit.names import parse
 from circuitkit.reading import heads_of
-from circuitkit.reports import parts, rules
-from circuitkit.reports.parts import Subject
+from circuitkit.reports import measures, rules
+from circuitkit.reports.measures import Subject
 from circuitkit.reports.rules import Row
 
 Results = dict[str, list[Row]]
@@ -30,12 +30,12 @@ def page_of(
 ) -> str:
     """Return the page of a report."""
     model = subject.load()
-    names = parts.head_names(model)
+    names = measures.head_names(model)
     scores = results.get("behaviour", [])
-    clear = parts.named_heads(scores)
+    clear = measures.named_heads(scores)
     strongest = [rows[0]["name"] for rows in clear.values() if rows]
     head = next(iter([*strongest, *names]), "L0H0")
-    spelled = parts.speller(model)
+    spelled = measures.speller(model)
     values = {
         "title": title,
         "results": results,
@@ -49,7 +49,7 @@ def page_of(
         "model": subject.model if isinstance(subject.model, str) else None,
         "tokens": list(subject.prompt),
         "prompt": "".join(map(spelled, subject.prompt)).replace("·", " "),
-        "settings": parts,
+        "settings": measures,
         "rules": rules,
         "summary": summary(results),
         "bench": bench_totals(),

@@ -1,6 +1,5 @@
 """Wires into the heads that a report names, and the circuits that these wires form."""
 
-import math
 from collections.abc import Iterator
 
 import torch
@@ -13,7 +12,7 @@ from circuitkit.names import Side, parse
 from circuitkit.parts import head_names, norm_before, step_of
 from circuitkit.reading import heads_of
 from circuitkit.reports.logits import Unembedding
-from circuitkit.reports.parts import Subject, row
+from circuitkit.reports.measures import Subject, row
 from circuitkit.reports.rules import (
     LEAST,
     RandomRows,
@@ -35,6 +34,9 @@ Stream = Float[Tensor, "row pos d_model"]
 
 class Reader:
     """A head that reads a stream in which something is missing.
+
+    `run(model, tokens, without=wire)` cuts a wire, too, with a run of the whole model for each. Here one
+    head is computed again from its own weights, which is faster; `test_report.py` binds this to `run`.
 
     Parameters
     ----------
@@ -79,11 +81,7 @@ class Reader:
 
     def behaviours(self, query: Tensor, key: Tensor) -> dict[str, float]:
         """Return each behaviour of the pattern above its control."""
-        scores = query @ key.mT / self.head.scale
-        if self.head.cap is not None:
-            scores = self.head.cap * (scores / self.head.cap).tanh()
-        allowed = self.head.allowed(scores.shape[-1], scores.device)
-        pattern = scores.masked_fill(~allowed, -math.inf).softmax(-1)
+        pattern = self.head.pattern_of(query, key)
         return {kind: float((pattern * weight).sum()) for kind, weight in self.weights.items()}
 
     def most_raised(self, stream: Stream) -> Int[Tensor, "row pos"]:

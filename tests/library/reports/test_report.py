@@ -17,7 +17,7 @@ import torch
 
 import circuitkit as ck
 from circuitkit.__main__ import main
-from circuitkit.reports import document, parts, rules, wires
+from circuitkit.reports import document, measures, rules, wires
 from circuitkit.reports.logits import Unembedding
 from tests.support import tiny_models
 
@@ -159,14 +159,14 @@ def test_finished_parts_are_read_from_the_cache_and_failed_ones_are_computed(tmp
     def fails(*_, **__):
         raise IndexError("list index out of range")
 
-    monkeypatch.setattr(parts, "tested_trigrams", fails)
+    monkeypatch.setattr(measures, "tested_trigrams", fails)
     first = ck.report("one-layer", cache=tmp_path)
     assert first.problems == {"trigrams L0": "IndexError: list index out of range"}
     assert "trigrams L0</b>: IndexError" in first.html
     assert {"behaviour", "words L0", "next token"} <= set(first.table["part"])
     monkeypatch.undo()
     monkeypatch.setattr(ck.circuits, "full_ov", fails)
-    monkeypatch.setattr(parts, "copying", fails)
+    monkeypatch.setattr(measures, "copying", fails)
     second = ck.report("one-layer", cache=tmp_path)
     assert second.problems == {}
     kept = second.table[second.table["part"] != "trigrams L0"].reset_index(drop=True)
@@ -280,7 +280,7 @@ def test_the_page_loads_nothing_and_finds_a_head(made, folder, browser):
 
 
 def test_tokens_of_a_model_are_text_and_not_markup(monkeypatch):
-    monkeypatch.setattr(parts, "visible", lambda text: "<script>x</script>")
+    monkeypatch.setattr(measures, "visible", lambda text: "<script>x</script>")
     assert "<script>x" not in ck.report("one-layer").html
 
 
@@ -309,8 +309,8 @@ def test_a_report_on_a_cluster_survives_a_killed_worker(made, tmp_path):
 
 
 def test_a_circuit_has_the_named_wires_of_a_head_that_copies():
-    scores = [parts.row("L1H3", "copying", 0.9) | {"named": True}]
-    scores += [parts.row("L1H2", "copying", 0.1) | {"named": False}]
+    scores = [measures.row("L1H3", "copying", 0.9) | {"named": True}]
+    scores += [measures.row("L1H2", "copying", 0.1) | {"named": False}]
     found = [
         ("L0H1->L1H3.K", "prefix matching", 0.9, True),
         ("L0H2->L1H3.K", "prefix matching", 0.3, False),
@@ -320,7 +320,7 @@ def test_a_circuit_has_the_named_wires_of_a_head_that_copies():
         ("L0H4->L1H2.V", "copying", 0.6, True),
     ]
     rows = [
-        parts.row(name, "wire", value, p=0.01, text=pattern) | {"named": named}
+        measures.row(name, "wire", value, p=0.01, text=pattern) | {"named": named}
         for name, pattern, value, named in found
     ]
     induction, virtual_head = wires.circuits(scores, rows)
