@@ -325,7 +325,7 @@ def candidates(model: Model, name: str) -> list[str]:
         if part.kind == "N":
             neurons = neurons_of(model, part.layer)
             terms = 1 if part.term is None else len(neurons.terms)
-            alike = neuron_names(part.layer, range(len(neurons.W_out)), terms)
+            alike = neuron_names(part.layer or 0, range(len(neurons.W_out)), terms)
             places.append([replace(other, side=part.side) for other in alike])
             continue
         alike = [

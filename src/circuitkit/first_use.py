@@ -722,16 +722,18 @@ def measured_factors(
         here = LayerSeen(model, layer, seen)
         for before, after, parts in here.steps():
             values = [here.written(part) for part in parts]
-            is_known = (
+            factor = None
+            if (
                 before is not None
                 and after is not None
                 and all(value is not None for value in values)
-            )
-            factor = factor_between(model, sum(values), after - before, after) if is_known else None
+            ):
+                factor = factor_between(model, sum(values), after - before, after)
             factors.update({f"L{layer} {part}": factor for part in parts})
     read = seen.get("ln_final.hook_out", seen.get("unembed.hook_in"))
-    is_product = read is not None and read.shape[-1] == model.W_U.shape[0]
-    product = product_with_unembedding(model, read) if is_product else None
+    product = None
+    if read is not None and read.shape[-1] == model.W_U.shape[0]:
+        product = product_with_unembedding(model, read)
     factors["unembed"] = factor_between(model, product, logits, logits)
     has_settings = bool(multipliers(model))
     return {

@@ -355,10 +355,9 @@ def writers_and_readers(model: Model) -> tuple[list[str], list[str]]:
 
 def is_neuron(model: Model, text: str, *, with_side: bool) -> bool:
     """Whether a name is that of a neuron; a `ValueError` for one that the model does not have."""
-    names = parse(text)
-    if len(names) > 1 or names[0].kind != "N":
+    name, *more = parse(text)
+    if more or name.kind != "N":
         return False
-    (name,) = names
     require_part(model, name.part)
     is_gated = getattr(mlp_of(model, name.layer or 0), "W_gate", None) is not None
     if name.side is not None and not (with_side and is_gated and name.side in "QV"):
