@@ -715,7 +715,7 @@ def measured_factors(
     embedding = model.embed(tokens)
     gained = first
     for module in ("pos_embed", "token_type_embed"):
-        if first is not None and f"{module}.hook_out" in seen and module in submodules(model):
+        if gained is not None and f"{module}.hook_out" in seen and module in submodules(model):
             gained = gained - seen[f"{module}.hook_out"]
     factors["embed"] = factor_between(model, embedding, gained, first)
     for layer in range(len(model.blocks)):
