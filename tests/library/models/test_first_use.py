@@ -276,7 +276,7 @@ def test_patterns_are_compared_where_logits_do_not_differ(load, monkeypatch):
 def test_the_patterns_of_every_family_are_compared():
     """Each family is computed in transformers, once outside of the check and once in it."""
     from circuitkit.bridge import unwrapped
-    from circuitkit.first_use import keeping_patterns
+    from circuitkit.comparison import keeping_patterns
 
     for name in ("gpt2", "llama", "gemma2", "neox-parallel", "opt", "bert"):
         model, patterns = zoo.make(name), {}
