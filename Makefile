@@ -156,7 +156,7 @@ weekly-arm weekly-macos: env ## every notebook, on an ARM or a macOS machine
 	$(PYTEST) book $(NBVAL) $(PARALLEL)
 
 weekly-plain-cpu: env ## every notebook without vector instructions and with two threads
-	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=2 $(PYTEST) book $(NBVAL) $(PARALLEL)
+	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=2 $(PYTEST) book $(NBVAL) $(PARALLEL) -n 1 --nbval-cell-timeout=900
 
 weekly-notebooks: env ## every notebook run from nothing, its outputs compared with the stored ones
 	CIRCUITKIT_COLD_KERNELS=1 $(PYTEST) book $(NBVAL) $(PARALLEL)

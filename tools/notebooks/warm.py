@@ -121,6 +121,7 @@ def become_kernel(connection: socket.socket) -> None:
     import ipykernel_launcher
     import matplotlib
     import numpy
+    import pandas
     import torch
     from ipykernel import kernelapp
 
@@ -136,6 +137,8 @@ def become_kernel(connection: socket.socket) -> None:
     os.environ.update(request["environment"])
     backend = os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     matplotlib.rcParams["backend"] = backend
+    # when pandas was imported, there was no kernel, and it took a terminal's width for the limit of a table
+    pandas.set_option("display.max_columns", 20)
     numpy.random.seed()  # Python's own generator is seeded anew in every fork, these two are not
     torch.seed()
     threading.Thread(target=watch, args=[connection], daemon=True).start()
