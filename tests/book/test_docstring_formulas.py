@@ -68,7 +68,7 @@ def share_of_positive(latex: str, eigenvalues):
 
 
 def composition_scores(score):
-    sentence = re.search(r"with \$M\^l(.*)kind Q, K, V", circuits.composition_scores.__doc__, re.S)
+    sentence = re.search(r"with \$M\^l(.*)side Q, K, V", circuits.composition_scores.__doc__, re.S)
     named = matrices_for(sentence[0].replace("M^l = ", ""))
     assert set(named) == {"Q", "K", "V"}
     for kind, matrix in named.items():

@@ -254,10 +254,20 @@ def check_logit_attribution(c):
     answer = c.tokens.roll(1, 1)
     found = ck.residual.logit_attribution(c.model, c.tokens, answer, neurons=True)
     assert {*c.slow.neurons} <= {*found.names}, "single neuron-heads"
-    covers(found.names, c)
     pick = lambda logits: logits.gather(-1, answer[..., None])[..., 0]  # noqa: E731
     same(found.values.sum(0), pick(c.each(lambda r: r.logits)), c.tolerance)
-    for name in some(found.names):
+    names = set(found.names)
+    for number, layer in enumerate(c.slow.layers):
+        converted = [name for name in c.slow.neurons if name.startswith(f"L{number}N")]
+        if layer.mlp is None or converted:
+            continue
+        # the neurons of an MLP and the bias that it adds are the MLP
+        own = {name for name in names if name.startswith((f"L{number}N", f"L{number} MLP"))}
+        mlp = c.each(lambda r, n=f"L{number} MLP": r.unembedded(r.part(n)))
+        same(sum(found[name] for name in own), pick(mlp), c.tolerance)
+        names = (names - own) | {f"L{number} MLP"}
+    covers(names, c)
+    for name in some([name for name in found.names if name in names]):
         if name == "norm bias":
             wanted = (c.slow.final.bias @ c.slow.W_U).expand(*c.tokens.shape, -1)
         elif name == "unembed bias":

@@ -17,7 +17,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PUBLIC = Home("https://github.com/Ann/a-book", "v1")
 NOWHERE = Home(address.PLACEHOLDER, "main")
 FIRST = "book/1-residual-stream/circuit-in-one-picture"
-CONTENTS = f"format: jb-book\nroot: book/intro\nchapters:\n  - file: {FIRST}\n"
+CONTENTS = f"""format: jb-book
+root: book/intro
+chapters:
+  - file: book/1-residual-stream/index
+    sections:
+      - file: {FIRST}
+"""
 FILES = (*address.MARKDOWN, *address.LINES, "_config.yml", "_toc.yml", "CHANGELOG.md")
 
 

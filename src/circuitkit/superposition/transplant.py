@@ -93,6 +93,7 @@ def with_gated_layer(model: TransformerBridge, layer: int, block: GatedBlock) ->
     Examples
     --------
     >>> import circuitkit as ck
+    >>> from circuitkit.superposition import GATES, GatedBlock
     >>> model = ck.load_model("two-layer")
     >>> gated = with_gated_layer(model, 1, GatedBlock(GATES, n_heads=4, d_model=160))
     >>> gated.blocks[1].attn.W_Q.shape
