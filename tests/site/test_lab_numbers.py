@@ -212,10 +212,15 @@ def test_words_of_a_head_are_those_of_its_circuits(page, model, head):
     token, source = bridge.to_single_token(" king"), bridge.to_single_token(" the")
     asked = {"model": model, "head": head, "token": token, "source": source}
     words = ask(page, "words", asked)
-    ov, qk = circuits.full_ov(bridge, head), circuits.full_qk(bridge, head)
-    written, looked_for = ov.A[source] @ ov.B, qk.A[token] @ qk.B
-    for kind, row in (("raises", written), ("lowers", -written), ("looksFor", looked_for)):
-        assert [word["id"] for word in words[kind]] == row.topk(8).indices.tolist()
+    ov, weights = circuits.full_ov(bridge, head), heads_of(bridge)[head]
+    query, keys = bridge.W_E[token] @ weights.W_Q[0], bridge.W_E @ weights.W_K[0]
+    written, looked_for = ov.A[source] @ ov.B, keys @ query / keys.shape[1] ** 0.5
+    rows = (("raises", written, 1), ("lowers", -written, -1), ("looksFor", looked_for, 1))
+    for kind, row, sign in rows:
+        best = row.topk(8)
+        assert [word["id"] for word in words[kind]] == best.indices.tolist()
+        values = [sign * word["value"] for word in words[kind]]
+        assert values == pytest.approx(best.values.tolist(), abs=TOLERANCE), kind
 
 
 @pytest.mark.parametrize(

@@ -185,8 +185,12 @@ def test_hostile_text_in_a_link_never_becomes_markup(open_lab):
     assert lab.opened.problems == []
 
 
-def test_python_of_the_lab_computes_the_numbers_shown(open_lab):
-    lab = open_lab(f"#lab:model=two-layer&tab=python&head=L1H3&text={TEXT}&without=L0H0,{WIRE}")
+@pytest.mark.parametrize(
+    ("fill", "cuts"), [("zero", f"L0H0,{WIRE}"), ("mean", "L0H1,L0H0->L1H3.K")]
+)
+def test_python_of_the_lab_computes_the_numbers_shown(open_lab, fill, cuts):
+    state = f"model=two-layer&tab=python&head=L1H3&text={TEXT}&fill={fill}&without={cuts}"
+    lab = open_lab(f"#lab:{state}")
     lab.wait()
     names: dict = {}
     exec(lab.page.locator("circuit-lab .cl-code").inner_text(), names)

@@ -44,6 +44,10 @@ SESSION = """async () => {
     while (session.past.length) { session.back(); await wait(30); note(); }
     return {log, asked, file: session.file(state), start: state};
 }"""
+PERCENT = """async all => {
+    const {percent} = await circuitLab.need("parts");
+    return all.map(percent);
+}"""
 ALPHA = """([head, i, j, n]) => {
     const canvas = [...document.querySelectorAll(".cl-card")].find(c => c.querySelector(".cl-name").textContent === head)
         .querySelector("canvas");
@@ -84,6 +88,16 @@ def opened(browser, site):
 @pytest.fixture
 def page(opened):
     return opened.page
+
+
+def test_percentages_are_right_to_half_their_last_digit(page):
+    """One digit behind the point below 10% and above 99.5%, where 0% and 100% are 0.0% and 100.0%."""
+    chances = [i / 20_000 for i in range(20_001)]
+    shown = page.evaluate(PERCENT, chances)
+    for p, text in zip(chances, shown, strict=True):
+        half = 0.5 if 0.0995 <= p < 0.995 else 0.05
+        assert text.endswith("%")
+        assert number(text) == pytest.approx(100 * p, abs=half + 1e-9), p
 
 
 @pytest.mark.parametrize(
@@ -180,6 +194,31 @@ def test_wires_have_the_width_sign_and_colour_of_their_effects(page):
         assert ("cl-lowers" in classes) == (effect < 0), name
         width = float(wire.get_attribute("stroke-width"))
         assert width == pytest.approx(min(14, 0.6 + 0.95 * abs(effect)), abs=0.06), name
+
+
+def test_bars_and_numbers_are_the_logit_in_parts_before_and_after_the_cuts(page):
+    """Pale bars (`was`) are the intact model, and full bars (`is`) the edited one."""
+    token = int(logits()[-1].argmax())
+    toward = model().W_U[:, token] - model().W_U.mean(1)
+    runs = [ck.run(model(), model().to_tokens(TEXT), without=cuts) for cuts in ([], CUTS)]
+    parts = [{k: float(v[0, -1] @ toward) for k, v in run.parts().items()} for run in runs]
+    expected = [values | {"sum": sum(values.values())} for values in parts]
+    most = max(abs(value) for values in expected for value in values.values())
+    rows = page.locator(".cl-sum tbody tr").all()
+    assert len(rows) > 8
+    for row in rows:
+        name, *shown = row.locator("th, td:not(.cl-bars)").all_inner_texts()
+        for bar, text, values in zip(("was", "is"), shown, expected, strict=True):
+            assert number(text) == pytest.approx(values[name], abs=0.051), name
+            width = float(row.locator(f".cl-bar-{bar}").get_attribute("width"))
+            assert width / 48 == pytest.approx(abs(values[name]) / most, abs=0.001), name
+
+
+def test_each_group_of_heads_is_called_by_its_layer(page):
+    groups = page.locator(".cl-row").evaluate_all(
+        "all => all.map(one => [one.ariaLabel, [...one.querySelectorAll('.cl-name')].map(name => name.textContent)])"
+    )
+    assert dict(groups) == {f"Layer {k}": [f"L{k}H{head}" for head in range(4)] for k in (0, 1)}
 
 
 def test_wires_lead_from_their_writer_to_the_side_that_they_enter(page):
