@@ -17,7 +17,7 @@ import torch
 
 import circuitkit as ck
 from circuitkit.__main__ import main
-from circuitkit.reports import document, measures, rules, wires
+from circuitkit.reports import document, measures, page, rules, wires
 from circuitkit.reports.logits import Unembedding
 from tests.support import tiny_models
 
@@ -135,6 +135,43 @@ def test_the_terms_of_the_logit_add_up(made):
     logits = model(model.to_tokens(document.TEXT))[0, -1].double()
     terms = made.table[made.table["measure"] == "adds to the logit"]["value"]
     assert terms.sum() == pytest.approx(float(logits.max() - logits.mean()), abs=1e-3)
+
+
+def test_the_page_counts_what_was_tried_and_named(made):
+    (shown,) = re.findall(r"Lines that were tried and named.*?</table>", made.html, re.DOTALL)
+    cells = re.findall(r"<t[dh][^>]*>([^<]*)", shown)
+    for kind in (*measures.BEHAVIOURS, "wire", "skip trigram"):
+        lines = made.table[made.table["measure"] == kind]
+        found = lines["p"][lines["named"] == True]  # noqa: E712
+        tried, told, _, largest = cells[cells.index(kind) + 1 :][:4]
+        assert (int(tried), int(told)) == (len(lines), len(found)), kind
+        assert largest == "" if found.empty else float(largest) == float(f"{found.max():.0e}"), kind
+
+
+def test_scores_are_drawn_with_layers_as_rows_and_heads_as_columns(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(page.figures, "picture", lambda fig, alt: drawn.append(fig))
+    rows = [
+        measures.row(f"L{k}H{h}", "copying", k / 2 + h / 10) for k in range(2) for h in range(3)
+    ]
+    page.score_picture(rows)
+    (ax,) = drawn[0].axes
+    assert (ax.get_ylabel(), ax.get_xlabel()) == ("layer", "head")
+    assert ax.images[0].get_array().tolist() == [[0.0, 0.1, 0.2], [0.5, 0.6, 0.7]]
+
+
+def test_the_divergence_of_a_converted_model_is_from_the_original_to_it():
+    model = ck.load_model("two-layer-mlp")
+    # sharper predictions, so that the two directions differ
+    model.unembed.original_component.weight.data.mul_(10)
+    tokens = model.to_tokens(document.TEXT)
+    rows = measures.mlps(measures.Subject(model, tuple(tokens[0].tolist()), ""), 1)
+    (told,) = [row["value"] for row in rows if row["measure"] == "KL to the original"]
+    converted = ck.to_attention_only(model, heads_per_neuron=1)
+    p, q = (m(tokens)[0].detach().double().log_softmax(-1) for m in (model, converted))
+    there, back = (float((x.exp() * (x - y)).sum(-1).mean()) for x, y in ((p, q), (q, p)))
+    assert told == pytest.approx(there, rel=0.01)
+    assert told != pytest.approx(back, rel=0.05)
 
 
 def test_mlps_as_heads_err_by_no_more_than_promised(folder):
