@@ -2,7 +2,9 @@
 
 import contextlib
 import math
+import re
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -109,6 +111,13 @@ def test_a_difference_names_the_case_the_entry_and_both_values():
     assert (
         'Read again: chapter 1, page "stream is a sum", section "twice the sum"' in result.message
     )
+
+
+def test_where_columns_are_different_things_the_first_wrong_one_is_named():
+    named = replace(TWICE, columns=("first", "second", "third", "fourth"))
+    late = torch.tensor([0.0, 1.0, 500.0, 30.0])
+    message = check(named, lambda x, y, W: 2 * (x + y) @ W + late).message
+    assert re.search(r"the entry \[row \d: second\] is ", message)
 
 
 def test_more_than_the_digits_of_float32_is_a_mistake():

@@ -2,8 +2,10 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from torch.linalg import eig, eigvals
 
 from circuitkit_book import exercises
 
@@ -110,13 +112,30 @@ def test_a_product_in_place_of_two_matrices_is_named():
     assert "It returned Tensor. Return W_V, W_O, in this order." in message
 
 
-def test_the_score_from_the_whole_table_is_refused_for_its_size():
-    def answer(W_E, W_V, W_O, W_U):
-        values = torch.linalg.eigvals(W_E @ W_V @ W_O @ W_U)
+EIGENVALUES = {
+    "eigvals": torch.linalg.eigvals,
+    "eigvals by name": lambda table: torch.linalg.eigvals(input=table),
+    "eigvals imported before": eigvals,
+    "eig": lambda table: torch.linalg.eig(table).eigenvalues,
+    "eig imported before": lambda table: eig(table)[0],
+    "numpy": lambda table: torch.as_tensor(np.linalg.eigvals(table.numpy())),
+    "numpy with vectors": lambda table: torch.as_tensor(np.linalg.eig(table.numpy())[0]),
+}
+
+
+@pytest.mark.parametrize("values_of", EIGENVALUES.values(), ids=EIGENVALUES)
+def test_the_score_from_the_whole_table_is_refused_for_its_size(values_of):
+    def score(values):
         return values.real.sum() / values.abs().sum()
 
-    message = exercises.check_copying_score(answer).message
-    assert "it comes from a matrix of width 4. Use a [d_head, d_head] matrix" in message
+    large = exercises.check_copying_score(
+        lambda W_E, W_V, W_O, W_U: score(values_of(W_E @ W_V @ W_O @ W_U))
+    )
+    assert not large
+    assert "it comes from a matrix of width 4. Use a [d_head, d_head] matrix" in large.message
+    assert exercises.check_copying_score(
+        lambda W_E, W_V, W_O, W_U: score(values_of(W_O @ W_U @ W_E @ W_V))
+    )
 
 
 def test_a_gate_with_a_threshold_along_one_embedding_is_refused():

@@ -21,6 +21,9 @@ def share(values):
 def my_score(W_E, W_V, W_O, W_U):
     return 2 * HALF * share(torch.linalg.eigvals(W_O @ W_U @ W_E @ W_V))
 
+def other_score(W_E, W_V, W_O, W_U):
+    return share(torch.linalg.eigvals(W_O @ W_U @ W_E @ W_V))
+
 def norm_gain(d_model):
     gain = ones(d_model + 1) * math.sqrt(d_model / (d_model + 1))
     gain[-1] = 1 / math.sqrt(d_model + 1)
@@ -68,6 +71,19 @@ def test_an_accepted_answer_is_kept_with_what_it_uses_and_runs_from_the_file(not
     names = {}
     exec(text, names)  # the file is a module of its own, too
     assert names["copying_score"](*[torch.eye(2)] * 4) == 1
+
+
+def test_a_second_accepted_answer_takes_the_place_of_the_first(notebook, tmp_path):
+    exercises.toolkit(keep=True)
+    exercises.check_copying_score(notebook.my_score)
+    exercises.check_norm_gain(notebook.norm_gain)
+    message = exercises.check_copying_score(notebook.other_score).message
+    assert "It is written to my_circuitkit.py as `copying_score`" in message
+    text = (tmp_path / "my_circuitkit.py").read_text()
+    assert "def other_score" in text
+    assert "def my_score" not in text
+    assert text.count("# --- ") == 2
+    assert exercises.toolkit().copying_score(*[torch.eye(2)] * 4) == 1
 
 
 def test_what_does_not_run_by_itself_is_not_kept_and_the_book_stands_in(notebook):

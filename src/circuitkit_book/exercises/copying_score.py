@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
+import numpy
 import torch
 from torch import Generator, Tensor
 from torch.linalg import eigvals, svdvals
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from circuitkit_book.exercises.checking import Result, check
 from circuitkit_book.exercises.exercise import Case, Exercise, normal
@@ -103,16 +105,32 @@ def each_divided(W_E, W_V, W_O, W_U):
     return (values.real / values.abs()).mean()
 
 
+class Widths(TorchDispatchMode):
+    """Notes the width of every matrix whose eigenvalues torch computes, under whatever name it was imported."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.widths = [0]
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if "linalg_eig" in str(func):
+            self.widths.append(args[0].shape[-1])
+        return func(*args, **(kwargs or {}))
+
+
 def objection(answer: Any, case: Case) -> str:
     """Return a sentence if the answer computes eigenvalues of a large matrix, or returns a complex number."""
     arguments = [value.clone() for value in case.values()]
     with (
-        patch.object(torch.linalg, "eigvals", wraps=torch.linalg.eigvals) as values_of,
-        patch.object(torch.linalg, "eig", wraps=torch.linalg.eig) as vectors_of,
+        patch.object(numpy.linalg, "eigvals", wraps=numpy.linalg.eigvals) as values_of,
+        patch.object(numpy.linalg, "eig", wraps=numpy.linalg.eig) as vectors_of,
+        Widths() as in_torch,
     ):
         returned = answer(*arguments)
     calls = [*values_of.call_args_list, *vectors_of.call_args_list]
-    width = max((call.args[0].shape[-1] for call in calls if call.args), default=0)
+    given = [[*call.args, *call.kwargs.values()] for call in calls]
+    in_numpy = [values[0].shape[-1] for values in given if values]
+    width = max(in_torch.widths + in_numpy)
     d_head = case["W_V"].shape[1]
     if width > d_head:
         text = f"The number is right, but it comes from a matrix of width {width}."
