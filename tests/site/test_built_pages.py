@@ -163,20 +163,42 @@ def test_the_counts_of_claims_are_those_of_the_register():
     for row, key in zip(found, keys, strict=True):
         own = Counter(claim["verdict"] for claim in CLAIMS if key in (None, claim["source"]))
         assert row == [*(own[verdict] for verdict in verdicts), own.total()]
-    told = re.search(
-        r"The register lists (\d+) claims[^<]*compute (\d+) of.*?(?=</p>)",
-        html("book/intro.html"),
-        re.S,
-    )
-    all_ = Counter(claim["verdict"] for claim in CLAIMS)
-    assert (int(told[1]), int(told[2])) == (len(CLAIMS), sum("by" in claim for claim in CLAIMS))
-    words = said(told[0])
-    for text in (
-        f"{all_['holds']}hold", f"For{all_['holds without training']}other", f"{all_['too strong']}aretoostrong",
-        f"Another{all_['holds in the source' + chr(39) + 's setting']}hold", f"{all_['wrong']}arewrong",
-        f"{all_['misprint']}aremisprints", f"{all_['definition']}isa", f"{all_['cannot be checked here']}cannotbe",
-    ):  # fmt: skip
-        assert text in words
+
+
+#: The words that say in the introduction how many claims have a verdict.
+SENTENCE = {
+    "holds": r"Of all claims, (\d+) holds?\b",
+    "holds without training": r"For (\d+) others?, the result agrees with the claim",
+    "holds in the source's setting": r"Another (\d+) holds? in the setting of their source",
+    "too strong": r"(\d+) (?:is|are) too strong",
+    "wrong": r"(\d+) (?:is|are) wrong",
+    "misprint": r"(\d+) (?:is a misprint|are misprints)",
+    "definition": r"(\d+) (?:is a definition that differs|are definitions that differ)",
+    "cannot be checked here": r"(\d+) cannot be checked here",
+}
+
+
+def test_the_introduction_counts_the_claims_of_every_verdict():
+    page = BeautifulSoup(html("book/intro.html"), "html.parser")
+    item = next(item for item in page.find_all("li") if item.get_text().startswith("Claims."))
+    told = " ".join(item.get_text().split())
+    lists, computed = re.search(r"lists (\d+) claims.* compute (\d+) of", told).groups()
+    assert (int(lists), int(computed)) == (len(CLAIMS), sum("by" in claim for claim in CLAIMS))
+    found = {verdict: re.search(words, told) for verdict, words in SENTENCE.items()}
+    counts = {verdict: int(one[1]) for verdict, one in found.items() if one}
+    assert counts == Counter(claim["verdict"] for claim in CLAIMS)
+    assert not re.search(r"\b1 (?:are|hold|others)\b", told)
+
+
+def test_a_word_of_the_register_links_to_a_claim_where_it_is_its_name_and_no_part_of_another():
+    ids = {claim["id"] for claim in CLAIMS}
+    cells = claims_page().select(".ck-what p:not(.ck-links), .ck-how p, .ck-values th[scope=row]")
+    linked = 0
+    for cell in cells:
+        links = [link.get_text() for link in cell.find_all("a")]
+        assert links == [word for word in re.split(r"\W+", cell.get_text()) if word in ids]
+        linked += len(links)
+    assert linked > 10
 
 
 # The glossary
@@ -199,6 +221,23 @@ GLOSS = re.compile(
     r'<span class="ck-definition" role="tooltip" id="([^"]+)">(.*?)</span></span>(?!</span>)',
     re.S,
 )
+
+
+def test_a_term_is_explained_as_the_longest_term_that_begins_there():
+    terms, checked = [*glossary()], 0
+    for name in pages():
+        for found in GLOSS.finditer(html(name)):
+            after = html(name)[found.end() :].partition("<")[0]
+            text = re.sub(r"[\s-]+", " ", unescape(found[4] + after)).lower()
+            plain = {term: term.replace("-", " ") for term in terms}
+            begins = [
+                term for term, words in plain.items() if re.match(rf"{re.escape(words)}s?\b", text)
+            ]
+            assert begins, (name, found[4])
+            anchor = letters(found[2]).lower()
+            assert anchor == letters(f"term-{max(begins, key=len)}"), (name, text[:60])
+            checked += len(begins) > 1
+    assert checked > 5
 
 
 def test_a_term_is_explained_once_on_a_page_with_its_own_meaning_and_links_to_its_entry():
@@ -313,23 +352,42 @@ def test_captions_are_marked_and_those_of_tables_belong_below_them():
         ]
 
 
-WORDS = {"solution": "Show the solution", "method": "Show the code of this function"}
+WORDS = {
+    "solution": ("Show the solution", "Hide the solution"),
+    "method": ("Show the code of this function", "Hide the code"),
+    "hide-input": ("Show the code that draws this", "Hide the code"),
+}
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_folded_cell_says_what_it_holds_and_a_page_offers_its_own_files(name):
-    folded = [cell["metadata"].get("tags", []) for cell in cells(name)]
+    tags_of = [cell["metadata"].get("tags", []) for cell in cells(name)]
     wanted = [
-        next(
-            (words for tag, words in WORDS.items() if tag in tags), "Show the code that draws this"
-        )
-        for tags in folded
-        if {"hide-input", "hide-cell"} & set(tags) and "remove-cell" not in tags
+        next(words for tag, words in WORDS.items() if tag in tags)
+        for tags in tags_of
+        if {"hide-input", "hide-cell"} & {*tags} and "remove-cell" not in tags
     ]
-    shown = re.findall(r'<p class="collapsed admonition-title">(.*?)</p>', html(name))
-    assert [words for words in shown if words != "Show code cell output"] == wanted
+    shown, hidden = (
+        re.findall(rf'<p class="{state} admonition-title">(.*?)</p>', html(name))
+        for state in ("collapsed", "expanded")
+    )
+    pairs = [*zip(shown, hidden, strict=True)]
+    assert [words for words in pairs if words[0] != "Show code cell output"] == wanted
     buttons = html(name).split('<div class="ck-buttons')[1].split("</div>")[0]
     links = re.findall(r'href="([^"]+)"', buttons)
+    anchors = re.findall(r"<a ([^>]*)>(.*?)</a>", buttons, re.S)
+    files = [
+        (re.search(r'href="([^"]+)"', at)[1], words) for at, words in anchors if " download" in at
+    ]
+    solved = {}
+    for link, words in files:
+        text = (HTML / name).parent.joinpath(unquote(link)).read_text("utf-8")
+        tags = [cell["metadata"].get("tags", []) for cell in json.loads(text)["cells"]]
+        solved[re.sub(r"<.*?>", "", words)] = any("solution" in one for one in tags)
+    if name.endswith("exercises.html"):
+        assert solved == {"Download to work on": False, "Download with solutions": True}
+    else:
+        assert [*solved] == ["Download notebook"]
     up = "../" * name.count("/")
     assert f"{up}_sources/{name.removesuffix('.html')}.ipynb" in links
     has_exercises = (ROOT / name).with_name("exercises.ipynb").is_file() and not name.endswith(
@@ -396,6 +454,8 @@ def test_the_search_finds_every_section_and_term_with_the_words_that_stand_there
         ), address
         if address == "book/notation.html":
             found = {place[1].lower(): place[2] for place in places if place[3] == 1}
+            assert found.keys() <= meanings.keys()
+            assert {meanings[term] for term in found} == {*meanings.values()}
             for term, meaning in found.items():
                 pieces = [letters(piece) for piece in meaning.split("…")]
                 assert all(piece in meanings[term] for piece in pieces), term
@@ -403,6 +463,8 @@ def test_the_search_finds_every_section_and_term_with_the_words_that_stand_there
         for (anchor, heading, content, kind), start in zip(places, starts, strict=True):
             end = min((other for other in starts if other > start), default=len(page))
             here = said(page[start - 5 : end].partition(">")[2])
+            is_name = bool(re.match(r"circuitkit(_book)?\.", anchor))
+            assert kind == (2 if is_name else anchor.startswith("term-")), (address, anchor)
             if kind == 0:
                 assert here.startswith(letters(heading.replace("…", ""))) or "…" in heading, (
                     address,
@@ -487,29 +549,42 @@ def test_a_name_in_the_reference_links_to_itself():
 # Tables of "Your own model", and the lab
 
 
-def test_what_works_and_the_pairs_of_code_are_those_of_their_files():
+WORKS = tomllib.loads((ROOT / "tests/library/what_works.toml").read_text("utf-8"))
+
+
+def test_the_tools_and_kinds_of_model_are_those_that_are_tested():
     page = html("book/your-model.html")
-    data = tomllib.loads((ROOT / "tests/library/what_works.toml").read_text("utf-8"))
     rows = re.findall(
         r'<tr class="row-[^"]*"><td><p><a [^>]*href="api/(\w+)\.html#([\w.]+)".*?>(.*?)</a></p></td>\s*<td>(.*?)</td>',
         page,
         re.S,
     )
     rows = [(anchor.rpartition(".")[2], said(name), said(words)) for _, anchor, name, words in rows]
-    wanted = [(tool["name"], letters(tool["name"]), letters(tool["says"])) for tool in data["tool"]]
-    assert rows == wanted
-    seen = said(page)
-    for reason, text in data["reasons"].items():
+    assert rows == [
+        (tool["name"], letters(tool["name"]), letters(tool["says"])) for tool in WORKS["tool"]
+    ]
+    for short, text in WORKS["kinds"].values():
+        assert letters(f"{short}: {text}") in said(page)
+
+
+def test_each_reason_names_every_tool_and_kind_of_model_that_it_concerns():
+    items = re.findall(
+        r"<li><p>((?:(?!</li>).)*?This concerns .*?)</p>", html("book/your-model.html"), re.S
+    )
+    wanted = []
+    for reason, text in WORKS["reasons"].items():
         tools = [
-            f"{tool['name']} ({', '.join(data['kinds'][kind][0] for kind in tool['no'][reason])})"
-            for tool in data["tool"]
+            f"{tool['name']} ({', '.join(WORKS['kinds'][kind][0] for kind in tool['no'][reason])})"
+            for tool in WORKS["tool"]
             if reason in tool.get("no", {})
         ]
-        assert letters(f"{text} This concerns {', '.join(tools)}") in seen
-    for short, text in data["kinds"].values():
-        assert letters(f"{short}: {text}") in seen
-    pairs = tomllib.loads((ROOT / "book/one-line.toml").read_text("utf-8"))
-    for task in pairs["task"]:
+        wanted.append(letters(f"{text} This concerns {', '.join(tools)}"))
+    assert sorted(said(item) for item in items) == sorted(wanted)
+
+
+def test_the_code_under_each_label_is_that_of_the_library_that_it_names():
+    seen = said(html("book/your-model.html"))
+    for task in tomllib.loads((ROOT / "book/one-line.toml").read_text("utf-8"))["task"]:
         both = f"{task['title']}transformer-lens{task['theirs']}circuitkit: {task['time']} of the time{task['ours']}"
         assert letters(both) in seen, task["title"]
 

@@ -51,14 +51,23 @@ def summary() -> str:
     computed = sum(bool(claim.by) for claim in claims)
     in_setting = found["holds in the source's setting"]
     untrained = found["holds without training"]
+    same = (
+        f" For {untrained} other{'s' * (untrained > 1)}, the result agrees with the claim, but it is the same for "
+        "models that have learnt nothing."
+    )
     return (
         f"The register lists {len(claims)} claims of our sources, and the tests compute {computed} of them again. "
-        f"Of all claims, {found['holds']} hold. For {untrained} other, the result agrees with the claim, but it is the "
-        f"same for models that have learnt nothing. Another {in_setting} hold in the setting of their source and not "
-        f"in ours, {found['too strong']} are too strong, {found['wrong']} are wrong, {found['misprint']} are misprints, "
-        f"{found['definition']} is a definition that differs from ours, and "
+        f"Of all claims, {found['holds']} hold.{same if untrained else ''} Another {in_setting} hold in the setting of "
+        f"their source and not in ours, {are(found['too strong'], 'too strong')}, {are(found['wrong'], 'wrong')}, "
+        f"{are(found['misprint'], 'misprints', 'a misprint')}, "
+        f"{are(found['definition'], 'definitions that differ', 'a definition that differs')} from ours, and "
         f"{found['cannot be checked here']} cannot be checked here."
     )
+
+
+def are(count: int, many: str, one: str = "") -> str:
+    """`1 is a misprint`, `7 are misprints`."""
+    return f"1 is {one or many}" if count == 1 else f"{count} are {many}"
 
 
 def tables(part: str, *arguments) -> str:
