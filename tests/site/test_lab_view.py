@@ -161,6 +161,10 @@ def test_next_tokens_show_the_model_before_and_after_the_cuts(page):
         was, now = (number(cell) for cell in row.locator("td").all_inner_texts()[1:])
         assert was == pytest.approx(100 * float(before[token]), abs=0.51)
         assert now == pytest.approx(100 * float(after[token]), abs=0.51)
+        style = row.locator(".cl-chance").get_attribute("style")
+        bars = dict(re.findall(r"--(was|is): *([\d.e-]+)", style))
+        assert float(bars["was"]) == pytest.approx(float(before[token]), abs=1e-5)
+        assert float(bars["is"]) == pytest.approx(float(after[token]), abs=1e-5)
     first = page.locator(".cl-top b").inner_text()
     assert number(first) == pytest.approx(100 * float(after.max()), abs=0.51)
 

@@ -148,7 +148,7 @@ def test_the_page_counts_what_was_tried_and_named(made):
         assert largest == "" if found.empty else float(largest) == float(f"{found.max():.0e}"), kind
 
 
-def test_scores_are_drawn_with_layers_as_rows_and_heads_as_columns(monkeypatch):
+def test_rows_of_the_pictures_are_layers_and_destinations(monkeypatch):
     drawn = []
     monkeypatch.setattr(page.figures, "picture", lambda fig, alt: drawn.append(fig))
     rows = [
@@ -158,6 +158,10 @@ def test_scores_are_drawn_with_layers_as_rows_and_heads_as_columns(monkeypatch):
     (ax,) = drawn[0].axes
     assert (ax.get_ylabel(), ax.get_xlabel()) == ("layer", "head")
     assert ax.images[0].get_array().tolist() == [[0.0, 0.1, 0.2], [0.5, 0.6, 0.7]]
+    page.pattern_picture({"L1H2": torch.tensor([[1.0, 0.0], [0.25, 0.75]])})
+    (ax,) = drawn[1].axes
+    assert (ax.get_ylabel(), ax.get_xlabel()) == ("destination", "source")
+    assert ax.images[0].get_array().tolist() == [[1.0, 0.0], [0.25, 0.75]]
 
 
 def test_the_divergence_of_a_converted_model_is_from_the_original_to_it():
