@@ -18,7 +18,9 @@ COMPUTED = [claim for claim in claims.load() if claim.by]
 SLOW = (
     "framework.made_up_words",
     "framework.skip_trigrams_in_text",
+    "ffn.cost_of_heads",
     "gated.loopholes_closed",
+    "gated.shared_by_originals",
     "gated.other_gates",
     "gated.low_rank_sparse",
     "notes.crossings",

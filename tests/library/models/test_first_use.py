@@ -237,7 +237,8 @@ def test_a_stream_that_is_no_sum_names_the_reason(name, reason, load):
 
 def test_an_mlp_whose_hooks_are_those_of_another_model_cannot_be_removed():
     """In a deep copy of OPT, the hooks of an MLP still belong to the first model."""
-    twin = copy.deepcopy(zoo.make.__wrapped__("opt"))
+    first = zoo.make.__wrapped__("opt")  # the twin holds only weak references to its hooks
+    twin = copy.deepcopy(first)
     with pytest.raises(ValueError, match="does not show what it writes"):
         ck.run(twin, ROWS, without="L1 MLP")
 

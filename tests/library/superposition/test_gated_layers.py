@@ -79,6 +79,7 @@ def test_blocks_that_do_not_fit_are_refused():
         with_gated_layer(model, 2, random_block(12))
 
 
+@pytest.mark.weekly  # *Does it work?* trains such blocks at every change
 def test_training_finds_blocks_that_pass_the_verdict():
     """Four runs of a recipe on one original: success is common and not promised."""
     original = load_original(4, 5, 40)
