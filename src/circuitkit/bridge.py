@@ -278,7 +278,7 @@ def unwrapped(model: Model) -> Iterator[None]:
 
 
 def original_of(module: Any) -> Any:
-    """The module that a bridge stands for; a layer that circuitkit has put in stays as it is."""
+    """The module that a bridge wraps; a layer that circuitkit has put in stays as it is."""
     while isinstance(module, GeneralizedComponent):
         inner = module.__dict__.get("_original_component") or submodules(module).get(
             "_original_component"
@@ -305,7 +305,7 @@ class Rejoined(nn.Module):
 
 
 def rejoined(bridge: Any) -> dict[tuple[nn.Module, str], Rejoined]:
-    """What stands in for the joint projections of a layer that a bridge has split and changed.
+    """What replaces the joint projections of a layer that a bridge has split and changed.
 
     GPT-2 and others compute queries, keys and values with one matrix. A bridge splits it into three
     copies. If their weights were changed (folded norms, an edit), the joint matrix is out of date.

@@ -189,7 +189,7 @@ def compare_layers(
     elif not stream and f"again {final_hook(model)}" in seen:
         stream = "its last norm is used in other places as well"
     elif not stream and previous is not None and not is_close(previous, last, previous):
-        stream = "something stands between its last layer and its last norm"
+        stream = "something lies between its last layer and its last norm"
     return stream, mlps, heads
 
 
@@ -322,9 +322,9 @@ def compare_unembedding(model: Model, logits: Tensor, seen: Mapping[str, Tensor]
     read, given = seen.get("ln_final.hook_out"), seen.get("unembed.hook_in")
     read = given if read is None else read
     if read is None or read.shape[-1] != model.cfg.d_model:
-        return "a projection stands between the last stream and the unembedding"
+        return "a projection lies between the last stream and the unembedding"
     if given is not None and not is_close(read, given, given):
-        return "a network stands between the last norm and the unembedding"
+        return "a network lies between the last norm and the unembedding"
     product = product_with_unembedding(model, read)
     if is_close(product, logits, logits):
         return ""

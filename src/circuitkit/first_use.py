@@ -191,7 +191,7 @@ def require_unembedding_of_stream(model: Model) -> None:
     if width != d_model:
         raise ValueError(
             f"The embeddings of this model ({architecture_of(model)}) have {width} dimensions, and "
-            f"its stream has {d_model}: a projection stands between them, so what heads write "
+            f"its stream has {d_model}: a projection lies between them, so what heads write "
             "cannot be multiplied with W_U. Runs with heads replaced, patterns and attribution "
             "work all the same, such as run(model, tokens).pattern('L0H0')."
         )

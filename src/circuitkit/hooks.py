@@ -103,7 +103,7 @@ def guard(cut_run: CutRun, points: dict[str, HookPoint]) -> list[tuple[dict, int
 
 
 def is_inside_layer(model: Model, place: str) -> bool:
-    """Whether a hook stands between what a layer reads and writes, and a second call passes it."""
+    """Whether a hook lies between what a layer reads and writes, and a second call passes it."""
     match = re.fullmatch(r"blocks\.(\d+)\.(attn|mlp)\.(.*)", place)
     if match is None or match[3] in ("hook_in", "hook_out", "o.hook_out"):
         return False

@@ -211,8 +211,8 @@ def test_where_an_mlp_returns_the_stream_heads_can_be_removed(name, load):
     [
         ("cohere", "multiplied by 0.25 (logit_scale=0.25"),
         ("granite", "multiplied by 0.3333 (logits_scaling=3.0"),
-        ("modernbert", "a network stands between the last norm and the unembedding"),
-        ("opt-350m", "a projection stands between"),
+        ("modernbert", "a network lies between the last norm and the unembedding"),
+        ("opt-350m", "a projection lies between"),
     ],
 )
 def test_logits_that_are_no_sum_name_the_reason(name, message, load):
