@@ -14,7 +14,7 @@ transformer-lens, compare it with this list, and run `tests/library/models` and 
 * `_weights_processed`: `has_folded_weights`.
 * `_initialize_hook_registry`, `_setup_hook_compatibility`, `_register_all_aliases_recursive` and
   `_scan_existing_hooks`, behind which new hook points have their names: `name_hooks`.
-* `_teardown_capture_hooks` and `_placeholder_hooks_wired`, for a copy of a bridge: `copy_model`.
+* `_teardown_capture_hooks` and `_placeholder_hooks_wired`, the bridge's own hooks: `copy_model`, `put_back_own_hooks`.
 
 The rest is public: `cfg`, `hook_dict`, `original_model`, `original_component`, the names of modules
 (`blocks`, `attn`, `q`, `mlp`, `ln1`, ...) and of hooks. `circuitkit.first_use` checks when a model is
@@ -115,7 +115,11 @@ queries, keys and values have no inputs of their own, or heads no common output.
 
 @contextmanager
 def undisturbed(model: Model) -> Iterator[None]:
-    """Inside, dropout and the switches of a bridge are off; afterwards, all is as it was."""
+    """Inside, dropout and the switches of a bridge are off; afterwards, all is as it was.
+
+    Hooks of the bridge that `model.reset_hooks(including_permanent=True)` has removed are put back.
+    """
+    put_back_own_hooks(model)
     changed = []
     try:
         for owner, name in settings_that_disturb(model):
@@ -202,6 +206,30 @@ def is_own(hook: Any) -> bool:
     function = hook.func if isinstance(hook, partial) else hook
     place = str(getattr(function, "__module__", ""))
     return place.startswith(("transformer_lens.model_bridge", "circuitkit.bridge"))
+
+
+def put_back_own_hooks(model: Model) -> None:
+    """Put back the bridge's own hooks, which are removed with a user's permanent ones."""
+    for block in model.blocks:
+        for module in submodules(block).values():
+            for point, mirror in mirrored(module):
+                if not any(is_own(handle.user_hook) for handle in point.fwd_hooks):
+                    point.add_hook(partial(seen_by, mirror), is_permanent=True)
+
+
+def mirrored(module: Any) -> list[tuple[Any, HookPoint]]:
+    """The hook points of a module that pass their values on, each with the point that shows them.
+
+    An MLP without a module of its own (OPT, BERT) sees what its matrices see, by hooks of the bridge.
+    """
+    if module is None or not module.__dict__.get("_placeholder_hooks_wired", False):
+        return []
+    inner = submodules(module)
+    return [
+        (getattr(inner[name], hook), getattr(module, hook))
+        for name, hook in (("in", "hook_in"), ("out", "hook_out"))
+        if name in inner
+    ]
 
 
 @contextmanager
@@ -398,14 +426,9 @@ def hooks_of_its_own(module: Any) -> None:
     """
     if hasattr(module, "_teardown_capture_hooks"):
         module._teardown_capture_hooks()  # the next call of the block makes new ones
-    if getattr(module, "_placeholder_hooks_wired", False):
-        # an MLP without a module of its own (OPT, BERT) sees what its matrices see
-        for point, mirror in (
-            (getattr(module, "in").hook_in, module.hook_in),
-            (module.out.hook_out, module.hook_out),
-        ):
-            point.remove_hooks(including_permanent=True)
-            point.add_hook(partial(seen_by, mirror), is_permanent=True)
+    for point, mirror in mirrored(module):
+        point.remove_hooks(including_permanent=True)
+        point.add_hook(partial(seen_by, mirror), is_permanent=True)
 
 
 def seen_by(mirror: nn.Module, value: Tensor, hook: Any) -> Tensor:

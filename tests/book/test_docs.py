@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import circuitkit as ck
+from tools.check.numbers_in_prose import cells_of, pages
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -51,3 +52,25 @@ def test_the_code_of_the_architecture_page_runs():
     cut = names["cut"]
     assert (cut.logits - run.logits).abs().max() > 0.1
     assert isinstance(names["heads"]["L1H3"], ck.Heads)
+
+
+def uneven_rows(text: str) -> list[str]:
+    """The rows of Markdown tables that have more or fewer cells than the first row of their table."""
+    tables = re.findall(r"^(?:\|.*\n?)+", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M), re.M)
+    rows = [re.sub(r"\\\|", "", table).splitlines() for table in tables]
+    return [row for table in rows for row in table if row.count("|") != table[0].count("|")]
+
+
+def test_the_rows_of_a_table_have_equally_many_cells():
+    paths = {**pages(), **{name: ROOT / name for name in PAGES if name.endswith(".md")}}
+    texts = {
+        name: [c["source"] for c in cells_of(path) if c["cell_type"] == "markdown"]
+        for name, path in paths.items()
+    }
+    found = {
+        name: [row for source in sources for row in uneven_rows("".join(source))]
+        for name, sources in texts.items()
+    }
+    assert {name: rows for name, rows in found.items() if rows} == {}
+    row = "| a row with one cell |"
+    assert uneven_rows(f"| A | B |\n|---|---|\n| a | b \\| c |\n{row}\n") == [row]

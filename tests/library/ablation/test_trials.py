@@ -1,5 +1,7 @@
 """Cases in which two researchers who used the library got a wrong number, or an error of no help."""
 
+import re
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from circuitkit.effects import attribution, effect
 from circuitkit.reports import page
 from circuitkit.superposition import GATES, GatedBlock, with_gated_layer
 from tests.support import tiny_models
-from tests.support.zoo import converted, make
+from tests.support.zoo import SHAPES, converted, make
 
 SIZES = {"d_model": 12, "d_head": 4, "n_layers": 2, "n_ctx": 16, "n_heads": 3, "d_vocab": 23}
 ROWS = torch.tensor([[3, 7, 1, 22, 0, 7], [5, 5, 8, 2, 9, 11]])
@@ -97,6 +99,27 @@ def test_a_hook_at_another_place_acts_once(model):
     close(run(model, ROWS, without="L1H2", patch=ROWS).logits, model(ROWS))
     model.add_hook("blocks.1.attn.hook_q", double, is_permanent=True)
     close(run(model, ROWS, without="L0H1->L1H2.Q", patch=ROWS).logits, model(ROWS))
+
+
+def advised_models():
+    """Two families in which a bridge has hooks of its own, one in which it has none, and weekly the rest."""
+    few = ["opt", "bert", "gpt2"]
+    rest = [pytest.param(name, marks=pytest.mark.weekly) for name in SHAPES if name not in few]
+    return [*few, *rest]
+
+
+@pytest.mark.parametrize("name", advised_models())
+def test_a_message_advises_how_to_remove_the_hooks_of_the_user_only(name, tokens, other_tokens):
+    model = make.__wrapped__(name)  # the shared one keeps its hooks
+    expected = run(model, tokens, without="L0 MLP", patch=other_tokens).logits
+    parts = run(model, tokens).parts()
+    model.add_hook("blocks.0.attn.o.hook_in", double, is_permanent=True)
+    with pytest.raises(ValueError, match="The hook at .* changes values") as problem:
+        run(model, tokens, without="L0H1")
+    exec(re.search(r"Remove it: (model\..*?\))\.", str(problem.value))[1], {"model": model})
+    close(run(model, tokens, without="L0 MLP", patch=other_tokens).logits, expected, 0)
+    for part, value in run(model, tokens).parts().items():
+        close(value, parts[part], 0)
 
 
 # Positions
