@@ -112,7 +112,7 @@ export function forward(model, ids, without = { cuts: [], means: null }) {
   const stream = start.slice();
   /** @type {LayerRun[]} */
   const layers = [];
-  model.layers.forEach(({ W_Q, W_K, W_V, W_O }, layer) => {
+  model.layers.forEach(({ W_Q, W_K, W_V, W_O, alone }, layer) => {
     const q = new Float64Array(n * wide);
     const k = new Float64Array(n * wide);
     const v = new Float64Array(n * wide);
@@ -129,7 +129,7 @@ export function forward(model, ids, without = { cuts: [], means: null }) {
     }
     const pattern = new Float32Array(nHeads * n * n);
     const read = new Float64Array(n * wide);
-    for (let head = 0; head < nHeads; head++) attend(model, q, k, v, head, n, pattern, read);
+    for (let head = 0; head < nHeads; head++) attend(model, q, k, v, head, n, pattern, read, alone);
     const z = read.slice();
     for (const cut of cuts) {
       if (cut.to || cut.layer !== layer) continue;
@@ -155,22 +155,24 @@ export function forward(model, ids, without = { cuts: [], means: null }) {
  * One head at every position: where it looks and what it reads out there.
  * @param {Model} model @param {Float64Array} q @param {Float64Array} k @param {Float64Array} v
  * @param {number} head @param {number} n @param {Float32Array} pattern @param {Float64Array} read
+ * @param {boolean} [alone]  whether each position attends to itself only
  */
-function attend({ dHead, nHeads }, q, k, v, head, n, pattern, read) {
+function attend({ dHead, nHeads }, q, k, v, head, n, pattern, read, alone = false) {
   const wide = nHeads * dHead;
   const from = head * dHead;
   const scores = new Float64Array(n);
   for (let i = 0; i < n; i++) {
+    const first = alone ? i : 0;
     let most = -Infinity;
-    for (let s = 0; s <= i; s++) {
+    for (let s = first; s <= i; s++) {
       let score = 0;
       for (let c = from; c < from + dHead; c++) score += q[i * wide + c] * k[s * wide + c];
       scores[s] = score / Math.sqrt(dHead);
       if (scores[s] > most) most = scores[s];
     }
     let sum = 0;
-    for (let s = 0; s <= i; s++) sum += scores[s] = Math.exp(scores[s] - most);
-    for (let s = 0; s <= i; s++) {
+    for (let s = first; s <= i; s++) sum += scores[s] = Math.exp(scores[s] - most);
+    for (let s = first; s <= i; s++) {
       const share = scores[s] / sum;
       pattern[(head * n + i) * n + s] = share;
       for (let c = from; c < from + dHead; c++) read[i * wide + c] += share * v[s * wide + c];

@@ -3,7 +3,7 @@
  */
 
 /** @typedef {{shape: number[], values: Float32Array}} Tensor */
-/** @typedef {{W_Q: Float32Array, W_K: Float32Array, W_V: Float32Array, W_O: Float32Array}} Layer */
+/** @typedef {{W_Q: Float32Array, W_K: Float32Array, W_V: Float32Array, W_O: Float32Array, alone?: boolean}} Layer  alone: each position attends to itself only */
 /**
  * @typedef {object} Model  rows multiply from the left, as in the library
  * @property {number} nLayers
