@@ -35,7 +35,10 @@ BACK, MATCH, SINK, GAIN = 5.5, 8.0, 3.5, 6.5  # differences of scores, and the l
 NOISE, FILLER_NOISE, LEAK = 0.02, 0.1, 0.25
 MARGIN, CLEAR = 0.3, 2.0  # logits
 WIRES = [
-    f"L0H{writer}->L1H{reader}.{side}" for writer in range(4) for reader in range(4) for side in "QKV"
+    f"L0H{writer}->L1H{reader}.{side}"
+    for writer in range(4)
+    for reader in range(4)
+    for side in "QKV"
 ]
 
 
@@ -186,6 +189,7 @@ def planted_model(text: str, kind: str | None = None) -> Planted:
     Examples
     --------
     >>> [sorted(answer) for answer in planted_model("a secret, Ada", kind="simple").answers()]
+    [['L0H2->L1H0.V']]
 
     Source: this book.
     """
@@ -333,7 +337,14 @@ def weights(roles: list[list[Role]], W_U: Array, stream: Stream) -> tuple[Array,
     W_E = np.eye(N_WORDS, D_CONTENT)
     for _ in range(3):  # reflections of the content
         mirror = np.floor(7 * stream.take(D_CONTENT)) - 3
-        for W in (W_Q[:, :, :D_CONTENT], W_K[:, :, :D_CONTENT], W_V, W_O.swapaxes(2, 3), W_E.T, W_U):
+        for W in (
+            W_Q[:, :, :D_CONTENT],
+            W_K[:, :, :D_CONTENT],
+            W_V,
+            W_O.swapaxes(2, 3),
+            W_E.T,
+            W_U,
+        ):
             W -= 2 / (mirror @ mirror) * mirror[:, None] * (mirror @ W)[..., None, :]
     return W_E, np.eye(N), W_U, W_Q, W_K, W_V, W_O
 

@@ -283,21 +283,27 @@ function leads(model, tokens, answer) {
   for (const wrote of run.layers[0].wrote) for (let c = 0; c < CONTENT; c++) last[c] += wrote[(N - 1) * CONTENT + c];
   const base = times(last, model.W_U, 0, WORDS);
   const tables = Array.from({ length: HEADS }, (_, reader) => withoutInputs(model, run, reader));
-  return subsets(HEADS * HEADS * 3, 3).map((wires) => {
-    const keys = [0, 0, 0, 0];
-    for (const wire of wires) {
-      const reader = Math.floor(wire / 3) % HEADS;
-      keys[reader] = keys[reader] * 13 + Math.floor(wire / 12) * 3 + (wire % 3) + 1;
-    }
-    const logits = base.slice();
-    keys.forEach((key, reader) => {
-      const more = /** @type {Float64Array} */ (tables[reader].get(key));
-      for (let i = 0; i < WORDS; i++) logits[i] += more[i];
-    });
+  cutSets ??= subsets(HEADS * HEADS * 3, 3).map((wires) => ({ wires, keys: keysOf(wires) }));
+  return cutSets.map(({ wires, keys }) => {
+    const [first, second, third, fourth] = tables.map((table, reader) => /** @type {Float64Array} */ (table.get(keys[reader])));
+    const logit = (/** @type {number} */ i) => base[i] + first[i] + second[i] + third[i] + fourth[i];
     let most = -Infinity;
-    for (let i = 0; i < WORDS; i++) if (i !== answer && logits[i] > most) most = logits[i];
-    return { wires, lead: logits[answer] - most };
+    for (let i = 0; i < WORDS; i++) if (i !== answer) most = Math.max(most, logit(i));
+    return { wires, lead: logit(answer) - most };
   });
+}
+
+/** @type {{wires: number[], keys: number[]}[] | undefined} */
+let cutSets;
+
+/** Which inputs of each reader a set of wires cuts, as numbers with the digits 0 to 12. @param {number[]} wires */
+function keysOf(wires) {
+  const keys = [0, 0, 0, 0];
+  for (const wire of wires) {
+    const reader = Math.floor(wire / 3) % HEADS;
+    keys[reader] = keys[reader] * 13 + Math.floor(wire / 12) * 3 + (wire % 3) + 1;
+  }
+  return keys;
 }
 
 /**
@@ -311,6 +317,10 @@ function withoutInputs(model, run, reader) {
     return mine;
   });
   const lost = Array.from({ length: 12 }, (_, input) => given(model, run.layers[0].wrote[Math.floor(input / 3)], N, 1, reader, SIDES[input % 3]));
+  const toWords = Array.from({ length: D_HEAD }, (_, c) => {
+    const from = (reader * D_HEAD + c) * CONTENT;
+    return [...times(Float64Array.from(model.layers[1].W_O.subarray(from, from + CONTENT)), model.W_U, 0, WORDS)];
+  }).flat();
   /** @type {Map<number, Float64Array>} */
   const table = new Map();
   for (const inputs of subsets(12, 3)) {
@@ -319,19 +329,19 @@ function withoutInputs(model, run, reader) {
       for (const input of inputs) if (input % 3 === side) for (let i = 0; i < rest.length; i++) rest[i] -= lost[input][i];
       return rest;
     });
-    const shares = softmax(Float64Array.from({ length: N }, (_, s) => {
+    const shares = weigh(Float64Array.from({ length: N }, (_, s) => {
       let score = 0;
       for (let c = 0; c < D_HEAD; c++) score += q[(N - 1) * D_HEAD + c] * k[s * D_HEAD + c];
       return score / Math.sqrt(D_HEAD);
     }));
-    const wrote = times(times(shares, v, 0, D_HEAD), model.layers[1].W_O, reader * D_HEAD * CONTENT, CONTENT);
-    table.set(inputs.reduce((key, input) => key * 13 + input + 1, 0), times(wrote, model.W_U, 0, WORDS));
+    const read = times(shares, v, 0, D_HEAD);
+    table.set(inputs.reduce((key, input) => key * 13 + input + 1, 0), times(read, toWords, 0, WORDS));
   }
   return table;
 }
 
-/** @param {Float64Array} row */
-function softmax(row) {
+/** A softmax in double precision. @param {Float64Array} row */
+function weigh(row) {
   const most = Math.max(...row);
   const powers = row.map((value) => Math.exp(value - most));
   const sum = powers.reduce((all, value) => all + value, 0);
