@@ -317,7 +317,7 @@ function withoutInputs(model, run, reader) {
     return mine;
   });
   const lost = Array.from({ length: 12 }, (_, input) => given(model, run.layers[0].wrote[Math.floor(input / 3)], N, 1, reader, SIDES[input % 3]));
-  const toWords = Array.from({ length: D_HEAD }, (_, c) => {
+  const wordsOf = Array.from({ length: D_HEAD }, (_, c) => {
     const from = (reader * D_HEAD + c) * CONTENT;
     return [...times(Float64Array.from(model.layers[1].W_O.subarray(from, from + CONTENT)), model.W_U, 0, WORDS)];
   }).flat();
@@ -335,7 +335,7 @@ function withoutInputs(model, run, reader) {
       return score / Math.sqrt(D_HEAD);
     }));
     const read = times(shares, v, 0, D_HEAD);
-    table.set(inputs.reduce((key, input) => key * 13 + input + 1, 0), times(read, toWords, 0, WORDS));
+    table.set(inputs.reduce((key, input) => key * 13 + input + 1, 0), times(read, wordsOf, 0, WORDS));
   }
   return table;
 }
