@@ -1,8 +1,8 @@
 /**
  * What a run is made of: the logit in parts, the attention score in parts, the effect of each head and wire, words.
  */
-import { addProduct, given } from "./engine.js";
-import { headName, INPUTS } from "./names.js";
+import { addProduct, divisor, given, pass, planOf, turn } from "./engine.js";
+import { headName, parseCut } from "./names.js";
 
 /** @typedef {import("./weights.js").Model} Model */
 /** @typedef {import("./engine.js").Run} Run */
@@ -10,13 +10,19 @@ import { headName, INPUTS } from "./names.js";
 /** @typedef {{name: string, value: number}} Part */
 
 /**
- * The direction that the logit of a token is read along, against the mean over the vocabulary.
+ * The direction that the logit of a token is read along, against the mean over the vocabulary, in what the unembedding reads.
  * @param {Model} model @param {number} token
  */
 function direction({ W_U, meanU, dContent, dVocab }, token) {
   const out = new Float64Array(dContent);
   for (let i = 0; i < dContent; i++) out[i] = W_U[i * dVocab + token] - meanU[i];
   return out;
+}
+
+/** What biases behind the stream add to the logit of a token, above the mean. @param {Model} model @param {number} token @param {Numbers} along */
+function constant({ b_U, lnFinal, dVocab }, token, along) {
+  const mean = b_U ? b_U.reduce((sum, value) => sum + value, 0) / dVocab : 0;
+  return (lnFinal?.bias ? dot(lnFinal.bias, 0, along) : 0) + (b_U ? b_U[token] - mean : 0);
 }
 
 /** @param {Numbers} a @param {number} from @param {Numbers} b */
@@ -27,16 +33,54 @@ function dot(a, from, b) {
 }
 
 /**
+ * A direction in front of a norm whose divisor is frozen: `x @ folded` is `norm(x) @ along` without the norm's bias.
+ * @param {import("./weights.js").Norm | null | undefined} norm @param {Numbers} along @param {number} by
+ */
+function folded(norm, along, by) {
+  if (!norm) return along;
+  const out = Float64Array.from(along, (value, i) => (value * (norm.gain?.[i] ?? 1)) / by);
+  const mean = norm.centred ? out.reduce((sum, value) => sum + value, 0) / out.length : 0;
+  return out.map((value) => value - mean);
+}
+
+/**
  * The logit of a token above the mean logit at one position, as a sum over the parts of the stream.
  * @param {Model} model @param {Run} run @param {number} at @param {number} token
  * @returns {Part[]}
  */
 export function logitParts(model, run, at, token) {
+  const { dContent, lnFinal } = model;
   const along = direction(model, token);
-  const parts = [{ name: "embed", value: dot(run.start, at * model.dModel, along) }];
-  run.layers.forEach(({ wrote }, layer) =>
-    wrote.forEach((out, head) => parts.push({ name: headName(layer, head), value: dot(out, at * model.dContent, along) })),
-  );
+  const read = folded(lnFinal, along, lnFinal ? divisor(lnFinal, run.stream, at * dContent, dContent) : 1);
+  const parts = streamParts(model, run, model.nLayers, true).map(({ name, values, wide }) => ({ name, value: dot(values, wide * at, read) }));
+  const rest = constant(model, token, along);
+  return rest ? [...parts, { name: "bias", value: rest }] : parts;
+}
+
+/**
+ * What each part has written before a layer, `wide` numbers for a position (0: the same at each). The positions of the
+ * models of the book have coordinates of their own, and are left out of what the unembedding reads.
+ * @param {Model} model @param {Run} run @param {number} before @param {boolean} [atEnd]
+ * @returns {{name: string, values: Numbers, wide: number, aside?: boolean}[]}
+ */
+function streamParts(model, run, before, atEnd = false) {
+  const { dModel, dContent, addsPositions, W_E, W_pos } = model;
+  /** @type {{name: string, values: Numbers, wide: number, aside?: boolean}[]} */
+  const parts = [];
+  if (addsPositions) {
+    const words = new Float64Array(run.n * dContent);
+    run.ids.forEach((id, i) => words.set(W_E.subarray(id * dContent, (id + 1) * dContent), i * dContent));
+    parts.push({ name: "embed", values: words, wide: dContent }, { name: "pos", values: W_pos, wide: dContent });
+  } else {
+    parts.push({ name: "embed", values: run.start, wide: dModel });
+    if (dModel > dContent && !atEnd) parts.push({ name: "pos", values: run.start, wide: dModel, aside: true });
+  }
+  run.layers.slice(0, before).forEach(({ wrote, mlp }, layer) => {
+    wrote.forEach((values, head) => parts.push({ name: headName(layer, head), values, wide: dContent }));
+    const { b_O } = model.layers[layer];
+    if (b_O) parts.push({ name: `L${layer} bias`, values: b_O, wide: 0 });
+    if (mlp) parts.push({ name: `L${layer} MLP`, values: mlp, wide: dContent });
+  });
   return parts;
 }
 
@@ -45,124 +89,104 @@ export function logitParts(model, run, at, token) {
  * @param {Model} model @param {Run} run @param {number} layer @param {number} head @param {number} at @param {number} source
  */
 export function scoreParts(model, run, layer, head, at, source) {
-  const { dModel, dContent, dHead, nHeads } = model;
-  const names = ["embed", "pos"];
-  for (let l = 0; l < layer; l++) for (let h = 0; h < nHeads; h++) names.push(headName(l, h));
+  const { dModel, dContent, dHead, nHeads, scale = Math.sqrt(dHead) } = model;
+  const { ln1, ...weights } = model.layers[layer];
+  const parts = streamParts(model, run, layer);
+  const [wide, of] = [nHeads * dHead, head * dHead];
   const side = (/** @type {string} */ input, /** @type {number} */ position) => {
-    const W = model.layers[layer][/** @type {"W_Q"} */ (`W_${input}`)];
-    return names.map((name, i) => {
+    const W = weights[/** @type {"W_Q"} */ (`W_${input}`)];
+    const b = weights[/** @type {"b_Q"} */ (`b_${input}`)];
+    // The norm is frozen at the divisor of what this input reads, in which cut wires are missing.
+    const gone = parts.map(({ name }) => run.cuts.has(`${name}->${headName(layer, head)}.${input}`));
+    const whole = run.layers[layer].stream.slice(position * dModel, (position + 1) * dModel);
+    parts.forEach(({ values, wide: w }, i) => gone[i] && whole.forEach((_, c) => (whole[c] -= values[position * w + c] ?? 0)));
+    const by = ln1 ? divisor(ln1, whole, 0, dContent) : 1;
+    const row = (/** @type {Numbers} */ values, /** @type {boolean} */ aside = false) => {
       const out = new Float64Array(dHead);
-      if (run.cuts.has(`${name}->${headName(layer, head)}.${input}`)) return out;
-      const wide = nHeads * dHead;
-      const of = head * dHead;
-      if (i === 0) addProduct(run.start, dModel, position * dModel, W, wide, of, out, dHead, 0, 1, dContent, dHead);
-      else if (i === 1)
-        addProduct(run.start, dModel, position * dModel + dContent, W, wide, of + dContent * wide, out, dHead, 0, 1, dModel - dContent, dHead);
-      else {
-        const wrote = run.layers[Math.floor((i - 2) / nHeads)].wrote[(i - 2) % nHeads];
-        addProduct(wrote, dContent, position * dContent, W, wide, of, out, dHead, 0, 1, dContent, dHead);
-      }
+      const from = aside ? dContent : 0;
+      addProduct(values, 0, 0, W, wide, of + from * wide, out, dHead, 0, 1, values.length, dHead);
       return out;
+    };
+    const rows = parts.map(({ values, wide: w, aside }, i) => {
+      if (gone[i]) return new Float64Array(dHead);
+      const size = aside ? dModel - dContent : dContent;
+      const from = position * w + (aside ? dContent : 0);
+      const part = Float64Array.from(values.subarray(from, from + size));
+      if (!ln1) return row(part, aside);
+      const mean = ln1.centred ? part.reduce((sum, value) => sum + value, 0) / size : 0;
+      return row(part.map((value, c) => ((value - mean) / by) * (ln1.gain?.[c] ?? 1)));
     });
+    if (b || ln1?.bias) {
+      const last = row(ln1?.bias ?? new Float64Array(dContent));
+      if (b) for (let c = 0; c < dHead; c++) last[c] += b[of + c];
+      rows.push(last);
+    }
+    for (const one of rows) turn(model, one, dHead, 0, position, 1);
+    return rows;
   };
   const keys = side("K", source);
-  const table = side("Q", at).map((q) => keys.map((k) => dot(q, 0, k) / Math.sqrt(dHead)));
-  return { names, table };
+  const table = side("Q", at).map((q) => keys.map((k) => dot(q, 0, k) / scale));
+  const names = parts.map(({ name }) => name);
+  return { names: keys.length > names.length || table.length > names.length ? [...names, "bias"] : names, table };
 }
 
-/**
- * The effect of every head and wire on a logit (above the mean) at one position: the logit with it minus the logit
- * without it, everything else as in this run. One that is off is switched on for this.
- * @param {Model} model @param {Run} run @param {number} at @param {number} token @param {Numbers[] | null} means
- * @returns {Record<string, number>}
- */
-export function effects(model, run, at, token, means) {
-  const { dContent, dHead, nHeads, nLayers } = model;
-  const along = direction(model, token);
-  const n = at + 1; // a position does not see what comes after it
-  /** @type {Record<string, number>} */
-  const found = {};
-  const last = nLayers - 1;
-  if (last < 0) return found;
-  const readers = Array.from({ length: nHeads }, (_, head) => reader(model, run, last, head, at, along));
-  for (let head = 0; head < nHeads; head++) {
-    const { read, z } = run.layers[last];
-    const from = (at * nHeads + head) * dHead;
-    const put = readers[head].toLogit;
-    const out = run.cuts.has(headName(last, head));
-    const absent = out ? z.subarray(from, from + dHead) : (means?.[last].subarray(head * dHead, (head + 1) * dHead) ?? new Float64Array(dHead));
-    found[headName(last, head)] = put(read.subarray(from, from + dHead)) - put(absent);
+/** How a change of the cuts changes one logit (above the mean) at one position. */
+export class Effects {
+  /**
+   * @param {Model} model @param {Run} run @param {number} at @param {number} token
+   * @param {Numbers[] | null} means @param {boolean} [wiresToo]
+   */
+  constructor(model, run, at, token, means, wiresToo = false) {
+    this.model = model;
+    this.run = run;
+    this.at = at;
+    this.means = means;
+    this.wiresToo = wiresToo;
+    this.along = direction(model, token);
+    this.constant = constant(model, token, this.along);
+    const { dContent } = model;
+    this.now = this.logit(run.stream.subarray(at * dContent, (at + 1) * dContent));
   }
-  for (let head = 0; last === 1 && head < nHeads; head++) {
-    const { read, z, wrote } = run.layers[0];
-    const name = headName(0, head);
-    const out = run.cuts.has(name);
-    // What the head writes when it is on, minus what replaces it when it is off.
-    const change = new Float64Array(n * dHead);
-    for (let i = 0; i < n; i++)
-      for (let c = 0; c < dHead; c++) {
-        const here = (i * nHeads + head) * dHead + c;
-        change[i * dHead + c] = read[here] - (out ? z[here] : (means?.[0][head * dHead + c] ?? 0));
-      }
-    const written = new Float64Array(n * dContent);
-    addProduct(change, dHead, 0, model.layers[0].W_O, dContent, head * dHead * dContent, written, dContent, 0, n, dHead, dContent);
-    let whole = dot(written, at * dContent, along);
-    for (let to = 0; to < nHeads; to++) {
-      /** @type {Record<string, Numbers>} */
-      const all = {};
-      const sign = out ? 1 : -1;
-      for (const input of INPUTS) {
-        const wire = `${name}->${headName(1, to)}.${input}`;
-        const cut = run.cuts.has(wire);
-        const carried = given(model, wrote[head], n, 1, to, input);
-        found[wire] = readers[to].change({ [input]: carried }, cut ? 1 : -1) * (cut ? 1 : -1);
-        if (!cut) all[input] = means || out ? given(model, written, n, 1, to, input) : carried;
-      }
-      whole += readers[to].change(all, sign) * sign;
-    }
-    found[name] = whole;
-  }
-  return found;
-}
 
-/**
- * One head of the last layer at one position, ready to be asked what a change of its inputs does to a logit.
- * @param {Model} model @param {Run} run @param {number} layer @param {number} head @param {number} at @param {Numbers} along
- */
-function reader(model, run, layer, head, at, along) {
-  const { dContent, dHead, nHeads } = model;
-  const { q, k, v, z, read } = run.layers[layer];
-  const wide = nHeads * dHead;
-  const from = head * dHead;
-  const writes = new Float64Array(dHead);
-  for (let c = 0; c < dHead; c++) writes[c] = dot(model.layers[layer].W_O, (from + c) * dContent, along);
-  const toLogit = (/** @type {Numbers} */ values) => dot(values, 0, writes);
-  const taken = run.cuts.has(headName(layer, head));
-  const now = toLogit((taken ? z : read).subarray(at * wide + from, at * wide + from + dHead));
-  const scores = new Float64Array(at + 1);
-  /** How the logit moves when `sign` times these are added to the inputs. @param {Record<string, Numbers>} inputs @param {number} sign */
-  const change = (inputs, sign) => {
-    if (taken) return 0; // what it reads does not matter
-    const { Q, K, V } = inputs;
-    let most = -Infinity;
-    for (let s = 0; s <= at; s++) {
-      let score = 0;
-      for (let c = 0; c < dHead; c++) {
-        const query = q[at * wide + from + c] + (Q ? sign * Q[at * dHead + c] : 0);
-        score += query * (k[s * wide + from + c] + (K ? sign * K[s * dHead + c] : 0));
-      }
-      scores[s] = score / Math.sqrt(dHead);
-      if (scores[s] > most) most = scores[s];
+  /** @param {Float64Array} row  of the last stream */
+  logit(row) {
+    const { lnFinal } = this.model;
+    return dot(row, 0, folded(lnFinal, this.along, lnFinal ? divisor(lnFinal, row, 0, row.length) : 1)) + this.constant;
+  }
+
+  /**
+   * The effect of a head or a wire: the logit with it minus the logit without it, everything else as in this run. One that is off is
+   * switched on for this.
+   * @param {string} name
+   */
+  of(name) {
+    const { run, now } = this;
+    const isOff = run.cuts.has(name);
+    const cut = /** @type {import("./names.js").Cut} */ (parseCut(name));
+    const reader = cut.to ? headName(cut.to.layer, cut.to.head) : "";
+    if (run.cuts.has(reader)) return 0; // what it reads does not matter
+    const cuts = isOff ? [...run.cuts].filter((other) => other !== name) : [...run.cuts, name];
+    const other = this.without(cuts, cut.to ?? { layer: cut.layer, head: cut.head });
+    return isOff ? other - now : now - other;
+  }
+
+  /** The logit with other cuts, which change one head and what follows from it. @param {string[]} cuts @param {{layer: number, head: number, input?: string}} changed */
+  without(cuts, changed) {
+    const { layer } = changed;
+    const { model, run, at, means, wiresToo } = this;
+    const plan = planOf({ cuts, means, wiresToo });
+    const n = at + 1; // a position does not see what comes after it
+    const layers = run.layers.slice(0, layer);
+    let stream = run.layers[layer].stream.subarray(0, n * model.dModel);
+    while (layers.length < model.nLayers) {
+      const since = layers.length === model.nLayers - 1 ? at : 0;
+      const some = layers.length === layer ? { since, changed, old: run.layers[layer] } : { since };
+      const next = pass(model, layers, stream, n, plan, some);
+      layers.push(next.done);
+      stream = next.stream;
     }
-    let sum = 0;
-    for (let s = 0; s <= at; s++) sum += scores[s] = Math.exp(scores[s] - most);
-    let total = 0;
-    for (let s = 0; s <= at; s++)
-      for (let c = 0; c < dHead; c++)
-        total += (scores[s] / sum) * writes[c] * (v[s * wide + from + c] + (V ? sign * V[s * dHead + c] : 0));
-    return total - now;
-  };
-  return { toLogit, change };
+    return this.logit(stream.slice(at * model.dModel, at * model.dModel + model.dContent));
+  }
 }
 
 /**
@@ -207,14 +231,17 @@ function throughHead(model, layer, head, x, n) {
 
 /**
  * The score that a token as destination gives to every token as source, by their words alone: a row of
- * `W_E W_Q (W_E C W_K)^T / sqrt(dHead)`, where C is the identity or the OV matrix of an earlier head.
- * @param {Model} model @param {number} layer @param {number} head @param {number} token @param {number} [via]  a head of layer 0
+ * `W_E W_Q (W_E C W_K)^T / scale`, where C is the identity or the OV matrix of an earlier head. Where queries and keys are turned, the
+ * source is `back` positions before the destination. Norms and biases are left out.
+ * @param {Model} model @param {number} layer @param {number} head @param {number} token @param {string} [via]  an earlier head @param {number} [back]
  */
-export function lookedFor(model, layer, head, token, via) {
-  const { dContent, dHead, dVocab, W_E } = model;
+export function lookedFor(model, layer, head, token, via, back = 0) {
+  const { dContent, dHead, dVocab, W_E, scale = Math.sqrt(dHead) } = model;
   const query = given(model, W_E.subarray(token * dContent, (token + 1) * dContent), 1, layer, head, "Q");
-  const keys = given(model, via === undefined ? W_E : throughHead(model, 0, via, W_E, dVocab), dVocab, layer, head, "K");
-  return Float32Array.from({ length: dVocab }, (_, i) => dot(keys, i * dHead, query) / Math.sqrt(dHead));
+  turn(model, query, dHead, 0, back, 1);
+  const writer = via ? parseCut(via) : null;
+  const keys = given(model, writer ? throughHead(model, writer.layer, writer.head, W_E, dVocab) : W_E, dVocab, layer, head, "K");
+  return Float32Array.from({ length: dVocab }, (_, i) => dot(keys, i * dHead, query) / scale);
 }
 
 /**

@@ -28,7 +28,19 @@
  * @property {{before: Part[], after: Part[]}} parts
  * @property {Float32Array} [logits]  of the run with the cuts, every position
  */
-/** @typedef {{model: string, head: string, token: number, source: number, via?: number}} WordsQuestion */
+/** @typedef {{model: string, head: string, token: number, source: number, via?: string, back?: number}} WordsQuestion  `back`: how far the source is, where queries and keys are turned */
+/**
+ * @typedef {object} OwnModel  what a file of `ck.lab` holds
+ * @property {string} title
+ * @property {number} nLayers
+ * @property {number} nHeads
+ * @property {{text: string, shown: string}[]} rows
+ * @property {boolean} types  whether a reader can type a text; if not, she types token ids
+ * @property {[number, number]} rounding  what rounding the weights changes, and the largest logit
+ * @property {number} difference  the largest from PyTorch
+ * @property {number} largest
+ * @property {number} count  of logits that were compared
+ */
 /** @typedef {{names: string[], table: number[][]}} Score  of one head from one position to another, query side by key side */
 /** @typedef {{looksFor: Word[], raises: Word[], lowers: Word[]}} Words  of a head, from its weights alone */
 /**

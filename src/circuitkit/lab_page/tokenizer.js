@@ -2,7 +2,7 @@
  * The byte-level BPE tokenizer of the shipped models, token for token the one of the library.
  */
 
-/** @typedef {{vocab: string[], merges: number[]}} TokenizerData  entries by id; pairs of ids, best first */
+/** @typedef {{vocab: string[], merges: number[], start?: number[], specials?: Record<string, number>}} TokenizerData  entries by id; pairs of ids, best first; what a text is opened with; tokens that are no text */
 
 // The pattern that cuts a text into pieces. JavaScript's \s is not Unicode's White_Space, which the library means.
 const PIECE =
@@ -22,8 +22,12 @@ function byteCharacters() {
 
 export class Tokenizer {
   /** @param {TokenizerData} data */
-  constructor({ vocab, merges }) {
+  constructor({ vocab, merges, start = [0], specials = { [START]: 0 } }) {
     this.vocab = vocab;
+    this.start = start;
+    this.specials = new Map(Object.entries(specials));
+    const written = [...this.specials.keys()].sort((a, b) => b.length - a.length).map((one) => one.replace(/[^\p{L}\p{N}]/gu, "\\$&"));
+    this.special = new RegExp(`(${written.join("|") || "(?!)"})`);
     const ids = new Map(vocab.map((entry, id) => [entry, id]));
     const characters = byteCharacters();
     this.bytes = new Map(characters.map((character, byte) => [character, byte]));
@@ -39,15 +43,18 @@ export class Tokenizer {
   }
 
   /**
-   * The ids of a text, opened by the start token (id 0) as the models expect it; stops when there are `enough`.
+   * The ids of a text, opened by the start token as the models expect it; stops when there are `enough`.
    * @param {string} text @param {number} [enough]
    * @returns {number[]}
    */
   encode(text, enough = Infinity) {
-    const ids = [0];
+    const ids = [...this.start];
     const utf8 = new TextEncoder();
-    for (const [i, stretch] of text.split(START).entries()) {
-      if (i) ids.push(0);
+    for (const [i, stretch] of text.split(this.special).entries()) {
+      if (i % 2) {
+        ids.push(this.specials.get(stretch) ?? 0);
+        continue;
+      }
       for (const [piece] of stretch.matchAll(PIECE)) {
         if (ids.length >= enough) return ids;
         this.merge(utf8.encode(piece), ids);

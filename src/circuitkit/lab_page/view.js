@@ -462,7 +462,7 @@ export class View {
     } else {
       const later = state.head[1] === "1";
       const writer = this.session.writer();
-      const via = writer >= 0 ? writer : undefined;
+      const via = writer >= 0 ? headName(0, writer) : undefined;
       const words = await this.session.engine.words({ model: this.session.file(state), head: state.head, token: reply.tokens[reply.at].id, source: reply.tokens[source].id, via });
       const writers = [{ value: -1, name: "the token itself" }, ...Array.from({ length: reply.nHeads }, (_, head) => ({ value: head, name: `the output of ${headName(0, head)}` }))];
       const chooseVia = later ? this.select("via", "What the keys are made from", writers, writer, (value) => (this.session.via = value)) : null;

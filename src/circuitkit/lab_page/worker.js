@@ -2,10 +2,11 @@
  * The side of the lab that computes: it holds the models and answers one question after the other.
  */
 import { Tokenizer } from "./tokenizer.js";
+import { AGREES, compare, readLab } from "./own.js";
 import { buildModel, fromBase64, readTensors } from "./weights.js";
 import { forward, logits, softmax } from "./engine.js";
-import { parseCut } from "./names.js";
-import { largest, logitParts, lookedFor, meansOf, scoreParts, effects, writtenFor } from "./analysis.js";
+import { allNames, parseCut } from "./names.js";
+import { Effects, largest, logitParts, lookedFor, meansOf, scoreParts, writtenFor } from "./analysis.js";
 
 /** @typedef {import("./weights.js").Model} Model */
 /** @typedef {import("./engine.js").Run} Run */
@@ -13,16 +14,48 @@ import { largest, logitParts, lookedFor, meansOf, scoreParts, effects, writtenFo
 /** @typedef {import("./interface.js").Reply} Reply */
 /** @typedef {import("./interface.js").Setting} Setting */
 
+/** @typedef {{encode: (text: string, enough?: number) => number[], show: (id: number) => string}} Reader  of texts */
+/**
+ * @typedef {object} Held  a model, and what belongs to it
+ * @property {Model} model
+ * @property {Reader} reader
+ * @property {number[][]} rows  over which means are taken
+ * @property {boolean} wiresToo  whether means fill cut wires, too
+ * @property {Numbers[] | null} means
+ */
+
+/** The tokens of a model that comes with their texts. A reader's text is read by its own tokenizer, or consists of token ids. */
+export class TokenList {
+  /** @param {import("./weights.js").Card} card @param {number} dVocab */
+  constructor({ tokens, bpe }, dVocab) {
+    this.tokens = tokens ?? Array.from({ length: dVocab }, (_, id) => String(id));
+    this.size = dVocab;
+    this.bpe = bpe ? new Tokenizer(bpe) : null;
+  }
+
+  /** @param {string} text @param {number} [enough] @returns {number[]} */
+  encode(text, enough) {
+    if (this.bpe) return this.bpe.encode(text, enough);
+    const ids = text.split(/[\s,]+/).filter(Boolean).map(Number);
+    const wrong = ids.find((id) => !(Number.isInteger(id) && id >= 0 && id < this.size));
+    if (wrong !== undefined || !ids.length) throw new Error(`write token ids from 0 to ${this.size - 1}, such as 5 9 3`);
+    return ids;
+  }
+
+  /** @param {number} id */
+  show(id) {
+    return this.tokens[id];
+  }
+}
+
 export class Bench {
   constructor() {
     /** @type {Tokenizer | null} */
     this.tokenizer = null;
     /** @type {number[][]} rows of held-out text, over which means are taken */
     this.rows = [];
-    /** @type {Map<string, Model>} */
+    /** @type {Map<string, Held>} */
     this.models = new Map();
-    /** @type {Map<string, Numbers[]>} */
-    this.means = new Map();
     /** @type {{key: string, run: Run, logits: Float32Array}[]} the last runs, newest first */
     this.recent = [];
   }
@@ -35,9 +68,43 @@ export class Bench {
     this.rows = data.rows;
   }
 
-  /** @param {{name: string, dHead: number, weights: string}} data */
-  model({ name, dHead, weights }) {
-    if (!this.models.has(name)) this.models.set(name, buildModel(readTensors(fromBase64(weights)), dHead));
+  /**
+   * A model; `weights.js` says in which forms it can be handed over.
+   * @param {{name: string, dHead?: number, card?: import("./weights.js").Card, weights?: string | Uint8Array | Record<string, import("./weights.js").Tensor>, model?: Model}} data
+   */
+  model({ name, dHead, card, weights = {}, model: made }) {
+    if (this.models.has(name)) return;
+    const bytes = typeof weights === "string" ? fromBase64(weights) : weights;
+    const tensors = bytes instanceof Uint8Array ? readTensors(bytes) : new Map(Object.entries(bytes));
+    const model = made ?? buildModel(tensors, card ?? { dHead: Number(dHead) });
+    const reader = card?.rows ? new TokenList(card, model.dVocab) : this.tokenizer;
+    if (!reader) throw new Error("the tokenizer has not been loaded");
+    this.models.set(name, { model, reader, rows: card?.rows ?? this.rows, wiresToo: card?.rows !== undefined, means: null });
+  }
+
+  /**
+   * A file of `ck.lab`: it is read and compared with PyTorch.
+   * @param {{name: string, weights: string | Uint8Array}} data
+   * @returns {import("./interface.js").OwnModel}
+   */
+  open({ name, weights }) {
+    const bytes = typeof weights === "string" ? fromBase64(weights) : weights;
+    const { card, model, tensors } = readLab(bytes);
+    const reader = new TokenList(card, model.dVocab);
+    // A tokenizer that reads the texts in another way than the model's own is not used.
+    const reads = card.bpe && card.texts?.every((text, i) => reader.encode(text, model.nCtx + 1).join() === card.rows[i].join());
+    if (!reads) reader.bpe = null;
+    const held = { model, reader, rows: card.rows, wiresToo: true, means: null };
+    this.models.set(name, held);
+    this.recent = [];
+    const compared = compare(model, card, tensors, () => this.meansFor(name, "mean"));
+    if (!(compared.difference <= AGREES * compared.largest)) {
+      this.models.delete(name);
+      throw new Error(`the page computes other logits than PyTorch: the largest difference is ${compared.difference.toPrecision(2)}, and the largest logit is ${compared.largest.toPrecision(3)}`);
+    }
+    const { nLayers, nHeads } = model;
+    const rows = card.rows.map((ids, i) => ({ text: reads && card.texts ? card.texts[i] : ids.join(" "), shown: ids.map((id) => reader.show(id)).join("") }));
+    return { title: card.title, nLayers, nHeads, rows, types: Boolean(reads), rounding: card.rounding, ...compared };
   }
 
   /** All the ids of a text. @param {string} text */
@@ -45,28 +112,29 @@ export class Bench {
     return this.tokenizer?.encode(text);
   }
 
-  /** @param {Setting} setting */
-  parse({ model: name, text }) {
-    const model = this.models.get(name);
-    if (!model || !this.tokenizer) throw new Error(`${name} has not been loaded`);
-    const ids = this.tokenizer.encode(text, model.nCtx + 1);
-    return { model, tokenizer: this.tokenizer, cropped: ids.length > model.nCtx, ids: ids.slice(0, model.nCtx) };
+  /** @param {string} name */
+  held(name) {
+    const held = this.models.get(name);
+    if (!held) throw new Error(`${name} has not been loaded`);
+    return held;
   }
 
-  /** @param {Setting} setting @param {Model} model */
-  meansFor({ model: name, fill }, model) {
+  /** What heads read out on average over the rows of a model. @param {string} name @param {"zero" | "mean"} fill */
+  meansFor(name, fill) {
+    const held = this.held(name);
+    const { model, rows } = held;
     if (fill === "zero" || !model.nLayers) return null;
-    let means = this.means.get(name);
-    if (!means) this.means.set(name, (means = meansOf(this.rows.map((ids) => forward(model, ids)))));
-    return means;
+    held.means ??= meansOf(rows.map((ids) => forward(model, ids)));
+    return held.means;
   }
 
-  /** @param {string} name @param {Model} model @param {number[]} ids @param {string[]} cuts @param {Numbers[] | null} means */
-  ran(name, model, ids, cuts, means) {
+  /** @param {string} name @param {number[]} ids @param {string[]} cuts @param {Numbers[] | null} means */
+  ran(name, ids, cuts, means) {
+    const { model, wiresToo } = this.held(name);
     const key = [name, ids, cuts, cuts.length && means ? "mean" : "zero"].join(" ");
     let recent = this.recent.find((one) => one.key === key);
     if (!recent) {
-      const run = forward(model, ids, { cuts, means });
+      const run = forward(model, ids, { cuts, means, wiresToo });
       recent = { key, run, logits: logits(model, run) };
     }
     this.recent = [recent, ...this.recent.filter((one) => one !== recent)].slice(0, 3);
@@ -78,11 +146,13 @@ export class Bench {
    * @param {Setting} setting
    */
   runs(setting) {
-    const { model, ids, tokenizer, cropped } = this.parse(setting);
-    const means = this.meansFor(setting, model);
-    const before = this.ran(setting.model, model, ids, [], null);
-    const after = this.ran(setting.model, model, ids, setting.cuts, means);
-    return { model, ids, tokenizer, cropped, means, before, after };
+    const { model: name, text, fill, cuts } = setting;
+    const { model, reader } = this.held(name);
+    const all = reader.encode(text, model.nCtx + 1);
+    const ids = all.slice(0, model.nCtx);
+    const means = this.meansFor(name, fill);
+    const [before, after] = [this.ran(name, ids, [], null), this.ran(name, ids, cuts, means)];
+    return { model, ids, reader, cropped: all.length > model.nCtx, means, before, after };
   }
 
   /**
@@ -90,19 +160,19 @@ export class Bench {
    * @returns {Reply}
    */
   run(setting) {
-    const { model, ids, tokenizer, cropped, before, after } = this.runs(setting);
+    const { model, ids, reader, cropped, before, after } = this.runs(setting);
     const n = ids.length;
     const at = setting.at < 0 || setting.at >= n ? n - 1 : setting.at;
     const row = (/** @type {Float32Array} */ all, /** @type {number} */ i) =>
       softmax(all.subarray(i * model.dVocab, (i + 1) * model.dVocab));
     const [was, is] = [row(before.logits, at), row(after.logits, at)];
-    const guess = (/** @type {number} */ id) => ({ id, text: tokenizer.show(id), before: was[id], after: is[id] });
+    const guess = (/** @type {number} */ id) => ({ id, text: reader.show(id), before: was[id], after: is[id] });
     const first = largest(was, 5);
     const chosen = setting.answer >= 0 && setting.answer < model.dVocab ? setting.answer : first[0];
     const listed = [...new Set([...first, ...largest(is, 5)])];
     const predicted = ids.slice(1).map((id, i) => ({ before: row(before.logits, i)[id], after: row(after.logits, i)[id] }));
     return {
-      tokens: ids.map((id) => ({ id, text: tokenizer.show(id) })),
+      tokens: ids.map((id) => ({ id, text: reader.show(id) })),
       cropped,
       at,
       nLayers: model.nLayers,
@@ -119,10 +189,30 @@ export class Bench {
     };
   }
 
-  /** The effect of each head and wire, in the run with the cuts. @param {Setting} setting */
+  /** The effects of all heads and wires. @param {Setting} setting */
   effects(setting) {
+    return this.measure(setting).found;
+  }
+
+  /**
+   * The effects of heads and wires, in the run with the cuts: as many as can be measured in the time, beginning with number `from`.
+   * @param {Setting & {from?: number, time?: number}} setting
+   * @returns {{found: Record<string, number>, next: number}} `next` is 0 when all are measured
+   */
+  measure(setting) {
+    const { from = 0, time = Infinity, at, answer, model: name } = setting;
     const { model, means, after } = this.runs(setting);
-    return effects(model, after.run, setting.at, setting.answer, means);
+    const effects = new Effects(model, after.run, at, answer, means, this.held(name).wiresToo);
+    const names = allNames(model.nLayers, model.nHeads);
+    const end = performance.now() + time;
+    /** @type {Record<string, number>} */
+    const found = {};
+    let next = from;
+    while (next < names.length && (next === from || performance.now() < end)) {
+      found[names[next]] = effects.of(names[next]);
+      next++;
+    }
+    return { found, next: next < names.length ? next : 0 };
   }
 
   /** @param {Setting & {head: string, source: number}} setting */
@@ -137,16 +227,15 @@ export class Bench {
    * What a head looks for at one token, and what it writes when it attends to another.
    * @param {import("./interface.js").WordsQuestion} question
    */
-  words({ model: name, head: called, token, source, via }) {
-    const model = this.models.get(name);
+  words({ model: name, head: called, token, source, via, back }) {
+    const { model, reader } = this.held(name);
     const head = parseCut(called);
-    if (!model || !head || !this.tokenizer) throw new Error(`${name} has not been loaded`);
-    const { tokenizer } = this;
+    if (!head) throw new Error(`there is no head ${called}`);
     const best = (/** @type {Float32Array} */ row) =>
-      largest(row, 8).map((id) => ({ id, text: tokenizer.show(id), value: row[id] }));
+      largest(row, 8).map((id) => ({ id, text: reader.show(id), value: row[id] }));
     const writes = writtenFor(model, head.layer, head.head, source);
     return {
-      looksFor: best(lookedFor(model, head.layer, head.head, token, via)),
+      looksFor: best(lookedFor(model, head.layer, head.head, token, via, back)),
       raises: best(writes),
       lowers: best(writes.map((value) => -value)).map((word) => ({ ...word, value: -word.value })),
     };
