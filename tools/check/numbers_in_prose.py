@@ -30,7 +30,10 @@ CLAIMS = ROOT / "src/circuitkit_book/claims/claims.toml"
 NUMBER = r"(?<![\w.,^_/#-])[−+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?(?: ?%)?(?!\w)(?!\.\d)"
 COMMENT = r"[*_$]*<!-- (?:chosen\b|[=<>] )"
 BOUND = re.compile(rf"({NUMBER})?[*_$]*<!-- ([=<>]) (.+?) -->", re.S)
+# The choices of a prediction (`tools/check/predictions.py`) are guesses.
+CHOICES = r"(?:^[-*] [^\n]*\n(?:[ ]+[^\n]*\n)*)+\n<!-- predict\n.*?-->"
 NOT_PROSE = [
+    CHOICES,
     r"```.*?```|`[^`]*`",
     r"\$\$.*?\$\$|\$[^$\n]*\$",
     r"^#[^\n]*$",
@@ -144,21 +147,26 @@ SHARED = {"data": data, "ex": ex, "card": card, "cfg": cfg, "claim": claim}
 ARITHMETIC = {"abs": abs, "len": len, "max": max, "min": min, "round": round, "sum": sum}
 
 
+def value(expression: str, names: Names):
+    """What an expression gives for a page."""
+    own = {"out": names.out, "code": names.code, "cell": names.cell}
+    return eval(expression, {"__builtins__": {}} | SHARED | ARITHMETIC | own)
+
+
 def false_numbers(text: str, names: Names) -> list[str]:
     """The comments of a text that do not agree with their numbers."""
-    own = {"out": names.out, "code": names.code, "cell": names.cell}
     found = []
     for number, relation, expression in BOUND.findall(text):
         if not number:
             found.append(f"the comment `{relation} {expression}` does not stand behind a number")
             continue
         try:
-            value = eval(expression, {"__builtins__": {}} | SHARED | ARITHMETIC | own)
+            is_so = value(expression, names)
         except Exception as error:  # any mistake in an expression is the writer's to see
             found.append(f'"{number}" cannot be checked: {expression} fails with {error!r}')
             continue
-        if not holds(number, relation, value):
-            found.append(f'"{number}" is false: {relation} {expression}, which is {value}')
+        if not holds(number, relation, is_so):
+            found.append(f'"{number}" is false: {relation} {expression}, which is {is_so}')
     return found
 
 

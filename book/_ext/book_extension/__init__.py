@@ -4,7 +4,16 @@ import gc
 from importlib import import_module
 
 MODULES = ["accessible", "offline", "light", "alt_text", "page", "api", "claims", "equations"]
-MODULES += ["exercises", "glossary", "home", "lab", "one_line", "search", "what_works"]
+MODULES += [
+    "predictions",
+    "exercises",
+    "glossary",
+    "home",
+    "lab",
+    "one_line",
+    "search",
+    "what_works",
+]
 
 
 def setup(app):

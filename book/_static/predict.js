@@ -1,0 +1,192 @@
+/*
+ * Predictions: a question with choices, or with a field for a number. The output that answers it waits until the reader has chosen,
+ * and so does the text that explains the output. Her choices are kept on this device, and so is the wish to see everything.
+ */
+(() => {
+  const boxes = [...document.querySelectorAll(".ck-predict")];
+  const ALL = "circuitkit:show-all-outputs";
+  const page = location.pathname.replace(/.*\/book\//, "").replace(/\.html$/, "");
+
+  const kept = (key) => {
+    try {
+      return localStorage.getItem(key);
+    } catch {
+      return null; // a browser that keeps nothing
+    }
+  };
+  const keep = (key, value) => {
+    try {
+      if (value === null) localStorage.removeItem(key);
+      else localStorage.setItem(key, value);
+    } catch {
+      /* a browser that keeps nothing */
+    }
+  };
+  const button = (words, name, click) => {
+    const made = document.createElement("button");
+    made.type = "button";
+    made.className = name;
+    made.append(...words);
+    made.addEventListener("click", click);
+    return made;
+  };
+  /** A number as readers write it: 0.3, .3, 30 %, 1,024. */
+  const written = (text) => {
+    const found = /^([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*(%?)$/i.exec(text.trim().replaceAll(",", "").replace("−", "-"));
+    return found ? Number(found[1]) / (found[2] ? 100 : 1) : NaN;
+  };
+  const short = (number) => String(Number(number.toPrecision(2)));
+  const same = (said, number) => Math.abs(said - number) <= 0.1 * Math.abs(number);
+
+  /** What waits for a prediction: the folded output after it, and the text from there to the next heading or prediction. */
+  const answerOf = (box) => {
+    let fold = null;
+    const text = [];
+    for (let next = box.nextElementSibling; next && !next.matches("section, .ck-predict"); next = next.nextElementSibling) {
+      if (fold) text.push(next);
+      else if (next.matches(".tag_hide-output")) fold = next.querySelector("details.hide");
+    }
+    return { fold, text };
+  };
+
+  class Prediction {
+    constructor(box, index) {
+      this.box = box;
+      this.key = `circuitkit:prediction:${page}:${index + 1}`;
+      Object.assign(this, JSON.parse(box.querySelector("[data-answer]").dataset.answer), answerOf(box));
+      box.querySelector("p").id ||= `prediction-${index + 1}`;
+      this.reply = document.createElement("p");
+      this.reply.className = "ck-reply";
+      this.reply.setAttribute("role", "status");
+      this.waiting = document.createElement("p");
+      this.waiting.className = "ck-waiting";
+      const now = button(["Show the answer"], "ck-link", () => this.show());
+      const always = button(["Always show answers"], "ck-link", () => {
+        keep(ALL, "yes");
+        predictions.forEach((one) => one.show());
+      });
+      this.waiting.append("The answer below waits for your prediction. ", now, " ", always);
+      this.list = box.querySelector("ul");
+      if (this.list) this.makeChoices();
+      else this.makeField();
+      box.append(this.reply, this.waiting);
+      box.classList.add("ck-live");
+      this.fold?.addEventListener("toggle", () => this.fold.open && this.show());
+    }
+
+    /** Every choice becomes a button. */
+    makeChoices() {
+      this.list.setAttribute("aria-labelledby", this.box.querySelector("p").id);
+      this.items = [...this.list.children].map((item, place) => {
+        const words = [...(item.querySelector("p") ?? item).childNodes];
+        const made = button(words, "ck-choice", () => this.say(String(place + 1)));
+        item.replaceChildren(made);
+        return made;
+      });
+    }
+
+    makeField() {
+      const form = document.createElement("form");
+      this.field = document.createElement("input");
+      this.field.inputMode = "decimal";
+      this.field.size = 8;
+      this.field.setAttribute("aria-labelledby", this.box.querySelector("p").id);
+      const send = document.createElement("button");
+      send.className = "ck-choice";
+      send.textContent = "Predict";
+      form.append(this.field, " ", send);
+      form.addEventListener("submit", (event) => {
+        event.preventDefault();
+        this.say(this.field.value);
+      });
+      this.box.append(form);
+    }
+
+    /** The reader's prediction; what cannot be read is asked for again. */
+    say(said) {
+      const done = this.list ? this.choose(Number(said)) : this.compare(said);
+      if (!done) return;
+      keep(this.key, said);
+      this.show();
+    }
+
+    choose(place) {
+      const chosen = this.items[place - 1];
+      if (!chosen) return false;
+      this.items.forEach((item, other) => {
+        item.setAttribute("aria-pressed", String(item === chosen));
+        item.classList.toggle("ck-model", other === this.right - 1);
+      });
+      const words = (item) => [...item.cloneNode(true).childNodes];
+      this.answer(place === this.right, words(chosen), words(this.items[this.right - 1]));
+      return true;
+    }
+
+    compare(said) {
+      const number = written(said);
+      if (Number.isNaN(number)) {
+        this.reply.textContent = "Write a number, for example 0.3 or 30%.";
+        return false;
+      }
+      this.field.value = said;
+      const model = said.includes("%") ? `${short(100 * this.number)}%` : short(this.number);
+      this.answer(same(number, this.number), [said.trim()], [model]);
+      return true;
+    }
+
+    answer(isRight, said, model) {
+      const [yours, its] = [said, model].map((words) => {
+        const made = document.createElement("strong");
+        made.append(...words);
+        return made;
+      });
+      if (isRight) this.reply.replaceChildren("✓ You said ", yours, ", and so does the model.");
+      else this.reply.replaceChildren("✗ You said ", yours, ". The model says ", its, ".");
+      this.reply.classList.toggle("ck-right", isRight);
+    }
+
+    show() {
+      if (this.fold) this.fold.open = true;
+      this.text.forEach((element) => element.classList.remove("ck-waits"));
+      this.waiting.hidden = true;
+    }
+
+    hold() {
+      this.text.forEach((element) => element.classList.add("ck-waits"));
+      this.waiting.hidden = false;
+    }
+
+    /** As the reader left it; otherwise the answer waits. */
+    begin() {
+      const before = kept(this.key);
+      if (before !== null) this.say(before);
+      else if (kept(ALL)) this.show();
+      else this.hold();
+    }
+  }
+
+  const predictions = boxes.map((box, index) => new Prediction(box, index));
+  predictions.forEach((one) => one.begin());
+  if (kept(ALL) && boxes.length) {
+    const again = button(["Hold answers back again"], "ck-link", () => {
+      keep(ALL, null);
+      location.reload();
+    });
+    boxes[0].append(again);
+  }
+  // A link into the text that waits shows it.
+  const follow = () => {
+    const target = location.hash && document.getElementById(location.hash.slice(1));
+    predictions.forEach((one) => one.text.some((element) => target && element.contains(target)) && one.show());
+  };
+  addEventListener("hashchange", follow);
+  follow();
+
+  /* On paper everything is there. */
+  let closed = [];
+  addEventListener("beforeprint", () => {
+    closed = [...document.querySelectorAll(".tag_hide-output details.hide:not([open])")];
+    closed.forEach((fold) => (fold.open = true));
+  });
+  addEventListener("afterprint", () => closed.forEach((fold) => (fold.open = false)));
+})();

@@ -1,0 +1,71 @@
+"""The answer of a prediction waits for the reader, and the page remembers what she said."""
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.support.site import DESKTOP
+
+PAGE = "book/1-residual-stream/circuit-in-one-picture"
+AFTER = "Without the wire, the probability of"
+
+
+@pytest.fixture
+def opened(open_page, site):
+    return open_page(f"{site}/{PAGE}.html", width=DESKTOP)
+
+
+@pytest.fixture
+def page(opened):
+    return opened.page
+
+
+def parts(page):
+    """The first prediction, its folded output, and the text that explains the output."""
+    output = page.locator(".tag_hide-output details.hide").first.locator("pre").first
+    return page.locator(".ck-predict").first, output, page.get_by_text(AFTER).first
+
+
+def test_answer_and_explanation_wait_until_the_reader_has_chosen(opened):
+    box, output, text = parts(opened.page)
+    expect(output).to_be_hidden()
+    expect(text).to_be_hidden()
+    box.get_by_role("button", name="about 30%").press("Enter")
+    expect(box.get_by_role("status")).to_have_text("✗ You said about 30%. The model says below 1%.")
+    expect(output).to_be_visible()
+    expect(text).to_be_visible()
+    assert opened.accessibility_faults(".ck-predict") == []
+    assert opened.problems == []
+
+
+def test_the_choice_is_remembered_and_can_be_changed(page):
+    box, output, _ = parts(page)
+    box.get_by_role("button", name="about 30%").click()
+    page.reload()
+    expect(box.get_by_role("status")).to_contain_text("You said about 30%")
+    expect(output).to_be_visible()
+    box.get_by_role("button", name="below 1%").click()
+    expect(box.get_by_role("status")).to_have_text("✓ You said below 1%, and so does the model.")
+
+
+def test_show_all_is_remembered_until_the_reader_takes_it_back(page):
+    box, output, text = parts(page)
+    box.get_by_role("button", name="Always show answers").click()
+    page.reload()
+    expect(output).to_be_visible()
+    expect(text).to_be_visible()
+    box.get_by_role("button", name="Hold answers back again").click()
+    expect(output).to_be_hidden()
+
+
+def test_on_paper_and_without_script_the_answer_can_be_read(open_page, site, page):
+    _, output, text = parts(page)
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    expect(output).to_be_visible()
+    expect(text).to_be_visible()
+    plain = open_page(f"{site}/{PAGE}.html", java_script_enabled=False).page
+    box, output, text = parts(plain)
+    expect(box.locator("li")).to_have_count(3)
+    expect(text).to_be_visible()
+    plain.locator(".tag_hide-output summary").first.click()
+    expect(output).to_be_visible()
