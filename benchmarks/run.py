@@ -19,6 +19,7 @@ HERE = Path(__file__).resolve().parent
 def measure(path: Path) -> list[tuple[str, float, float | None]]:
     """The lines that one benchmark prints."""
     env = os.environ | {
+        "TQDM_DISABLE": "1",
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "PYTHONPATH": str(HERE.parent),

@@ -13,7 +13,7 @@ from circuitkit.checks import Text, checked, require_finite, to_tokens
 from circuitkit.first_use import require_unembedding_of_stream
 from circuitkit.heads import in_full_precision
 from circuitkit.parts import head_names, n_heads
-from circuitkit.residual import unembedding_matrix, writer_matrix
+from circuitkit.residual import behind_layer, unembedding_matrix
 from circuitkit.rows import (
     Repeated,
     after_occurrences,
@@ -102,11 +102,12 @@ def scores(model: Model, tokens: Repeated | Text | None = None, *, without: Name
         )
     done = run(model, tokens, without=without)
     require_finite(done.logits, "The output of the model")
-    columns = []
+    columns, sources = [], after.any(1)
+    unembed = centred_unembedding(done, sources)
     for layer in range(len(model.blocks)):
         if n_heads(model, layer):
             pattern = done.recording.patterns(layer)  # [batch, head, dst, src]
-            copying = copying_scores(done, layer, sources=after.any(1))
+            copying = copying_scores(done, layer, sources, unembed)
             columns.append(torch.stack([*attention_scores(pattern, same, after), copying], dim=1))
     if not columns:
         raise ValueError(
@@ -132,28 +133,36 @@ def attention_scores(
     return [prefix_matching, previous_token, duplicate_token]
 
 
-def copying_scores(done: Run, layer: int, sources: Tensor) -> Float[Tensor, " head"]:
-    """Compute how far each head of a layer raises the logits of the tokens at some sources.
+def centred_unembedding(done: Run, sources: Tensor) -> Float[Tensor, "d_model source"]:
+    """Return what the unembedding reads for the tokens at some sources, centred over them.
 
-    The map from the token at each source to the logits of the tokens there has as many rows as
-    there are sources, but its rank is at most d_head. Its eigenvalues other than 0 are those of the
-    `[d_head, d_head]` matrix that is computed here.
+    The final norm is in it, without its divisor. With centred vectors, what all values have in common
+    is multiplied by zero.
     """
     require_unembedding_of_stream(done.model)
-    names = head_names(done.model, layer)
-    # [head, d_head, d_model]
-    W_O = torch.stack([in_full_precision(writer_matrix(done.model, name)) for name in names])
+    unembed = in_full_precision(unembedding_matrix(done.model))[:, done.tokens[sources]]
+    norm = done.recording.final_norm()
+    if norm is not None:
+        unembed = norm.fold(unembed)
+    return unembed - unembed.mean(1, keepdim=True)
+
+
+def copying_scores(
+    done: Run, layer: int, sources: Tensor, unembed: Float[Tensor, "d_model source"]
+) -> Float[Tensor, " head"]:
+    """Compute how far each head of a layer raises the logits of the tokens at some sources.
+
+    `unembed` is the `centred_unembedding` of these sources. The map from the token at each source to
+    the logits of the tokens there has as many rows as there are sources, but its rank is at most
+    d_head. Its eigenvalues other than 0 are those of the `[d_head, d_head]` matrix that is computed
+    here.
+    """
+    W_O = done.model.blocks[layer].attn.W_O  # [head, d_head, d_model]
+    what = f"What the heads of layer {layer} write with"
+    W_O = in_full_precision(behind_layer(done.model, layer, "attn", W_O, what))
     value = in_full_precision(done.recording[f"blocks.{layer}.attn.hook_v"][sources])
     value = value.reshape(len(value), -1, W_O.shape[1]).transpose(0, 1)  # [group, source, d_head]
     value = value.repeat_interleave(len(W_O) // len(value), dim=0)  # [head, source, d_head]
-    norm = done.recording.final_norm()
-    unembed = in_full_precision(unembedding_matrix(done.model))[
-        :, done.tokens[sources]
-    ]  # [d_model, source]
-    if norm is not None:
-        unembed = norm.fold(unembed)
-    # with centred unembedding vectors, what all values have in common is multiplied by zero
-    unembed = unembed - unembed.mean(1, keepdim=True)
     eigenvalues = torch.linalg.eigvals(W_O @ unembed @ value)
     size = eigenvalues.abs().sum(-1)
     return torch.where(size > 0, eigenvalues.real.sum(-1) / size.clamp_min(1e-30), 0.0)

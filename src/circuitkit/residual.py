@@ -394,16 +394,25 @@ def writer_matrix(model: Model, name: str) -> Float[Tensor, "rows d_model"]:
     if part.kind == "pos" or part.layer is None:
         norm = undivided(model, submodules(model).get("embed_ln"))
         return model.W_pos.detach() if part.kind == "pos" or norm is None else norm.bias[None]
-    block = model.blocks[part.layer]
     if part.kind == "H":
-        W, norm, kind = block.attn.W_O[part.number], submodules(block).get("ln1_post"), "attn"
+        W, kind = model.blocks[part.layer].attn.W_O[part.number], "attn"
     else:
         require_one_matrix(model, part)
-        W, norm, kind = mlp_of(model, part.layer).W_out, submodules(block).get("ln2_post"), "mlp"
+        W, kind = mlp_of(model, part.layer).W_out, "mlp"
         W = W[[part.number]] if part.kind == "N" else W
-    norm = undivided(model, norm)
+    return behind_layer(model, part.layer, kind, W, f"What {name} writes with")
+
+
+def behind_layer(model: Model, layer: int, kind: str, W: Tensor, what: str) -> Tensor:
+    """Weights that write at the end of a layer (`"attn"`, `"mlp"`), as they reach the stream.
+
+    They are behind the gain of the norm that may follow the layer, and times its `factor_of`. Rows of
+    one head or of all heads can be given.
+    """
+    after = "ln1_post" if kind == "attn" else "ln2_post"
+    norm = undivided(model, submodules(model.blocks[layer]).get(after))
     W = W.detach() if norm is None else norm.apply(W.detach())
-    return multiplied(model, f"L{part.layer} {kind}", W, f"What {name} writes with")
+    return multiplied(model, f"L{layer} {kind}", W, what)
 
 
 def multiplied(model: Model, part: str, W: Tensor, what: str) -> Tensor:

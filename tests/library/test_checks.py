@@ -102,8 +102,10 @@ def test_an_answer_is_one_token(model):
 
 def test_nan_is_refused():
     require_finite(torch.ones(2), "W_E")
-    with pytest.raises(ValueError, match="W_E holds NaN"):
-        require_finite(torch.tensor([1.0, float("nan")]), "W_E")
+    require_finite(torch.full((2,), 3e38), "W_E")  # their sum is infinite
+    for odd in ([1.0, float("nan")], [float("inf"), float("-inf")], [float("-inf"), 1.0]):
+        with pytest.raises(ValueError, match="W_E holds NaN"):
+            require_finite(torch.tensor(odd), "W_E")
 
 
 def test_a_message_has_only_the_sizes_that_its_own_axes_must_have():
