@@ -16,7 +16,6 @@ pytest_plugins = (
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
     """Search for garbage only among the objects that tests make, and ten times less often than usual."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)
     gc.enable()

@@ -10,12 +10,16 @@ import pytest
 from tools.notebooks import warm
 
 NAME = "circuitkit-warm"
+RUNNING = "CIRCUITKIT_WARM_KERNELS"
 
 
 def pytest_configure(config) -> None:
     if hasattr(config, "workerinput"):  # a worker of xdist inherits JUPYTER_PATH
         if NAME in config.workerinput:
             use_warm_kernels(config)
+        return
+    if RUNNING in os.environ:  # a test starts this run, and its own run has warm kernels already
+        use_warm_kernels(config)
         return
     wanted = getattr(config.option, "nbval", False) and config.option.nbval_current_env
     if not wanted or not warm.AVAILABLE or os.environ.get("CIRCUITKIT_COLD_KERNELS"):
@@ -24,6 +28,7 @@ def pytest_configure(config) -> None:
     config.add_cleanup(server.close)
     paths = [server.kernelspec(NAME), os.environ.get("JUPYTER_PATH")]
     os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, paths))
+    os.environ[RUNNING] = "1"
     use_warm_kernels(config)
 
 

@@ -4,6 +4,7 @@ An address under `.invalid` is a placeholder, because nobody can own it. While i
 link to Colab is written.
 """
 
+import functools
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlparse
@@ -47,5 +48,10 @@ class Home(NamedTuple):
 
 def home(root: Path = ROOT) -> Home:
     """Read the address."""
-    settings = yaml.safe_load((root / "_config.yml").read_text("utf-8"))["repository"]
+    return read((root / "_config.yml").read_text("utf-8"))
+
+
+@functools.cache  # a build asks twice for each page
+def read(text: str) -> Home:
+    settings = yaml.safe_load(text)["repository"]
     return Home(settings["url"].rstrip("/"), settings["branch"])
