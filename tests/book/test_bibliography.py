@@ -1,9 +1,11 @@
-"""Every work is cited by a page, and every entry of the page on further reading leads to a page of the book."""
+"""Every work is named and cited, and every entry of the page on further reading leads to a page of the book."""
 
 import re
+import unicodedata
 
 import pytest
 from pybtex.database import parse_file
+from pybtex.richtext import Text
 
 from tools.check.numbers_in_prose import ROOT, cells_of, pages
 
@@ -58,6 +60,51 @@ def test_an_entry_leads_to_a_page_of_the_book(entry):
 
 def test_the_entries_cite_all_works():
     assert set().union(*map(cited, entries(READING))) == set(WORKS)
+
+
+def plain(name: str) -> str:
+    """A name without accents, so that Bjorck is Björck."""
+    letters = unicodedata.normalize("NFD", str(Text.from_latex(name)))
+    return "".join(letter for letter in letters if not unicodedata.combining(letter))
+
+
+def named(text: str) -> set[tuple[str, str]]:
+    """First author and year of each work in a text: `Su et al. (2021)`, `Kneser and Ney 1995`."""
+    word = r"[^\W\d_][\w'’-]+"
+    work = rf"\b({word})(?: et al\.|(?:, {word})*,? and {word})[ ,]+\(?(\d{{4}})$"
+    text = re.sub(r"\s+", " ", text)
+    ends = [year.end() for year in re.finditer(r"\b(?:19|20)\d\d\b", text)]
+    found = [re.search(work, text[max(0, end - 80) : end]) for end in ends]
+    return {(plain(one[1]), one[2]) for one in found if one and one[1][0].isupper()}
+
+
+def known() -> set[tuple[str, str]]:
+    """First author and year of each entry; a preprint may be named by its own year."""
+    found = set()
+    for work in WORKS.values():
+        first = plain(" ".join(work.persons["author"][0].last_names))
+        preprint = re.search(r"arxiv\.org/abs/(\d\d)\d\d\.", work.fields.get("url", ""))
+        years = [work.fields.get("year", ""), f"20{preprint[1]}" if preprint else ""]
+        found |= {(first, year) for year in years}
+    return found
+
+
+def test_every_work_that_a_page_or_a_docstring_names_has_an_entry():
+    sources = sorted((ROOT / "src").rglob("*.py"))
+    texts = {path: [path.read_text("utf-8")] for path in sources}
+    for path in pages().values():
+        cells = [cell for cell in cells_of(path) if cell["cell_type"] == "markdown"]
+        texts[path] = ["".join(cell["source"]) for cell in cells]
+    have = known()
+    missing = {
+        (path.name, *work)
+        for path, parts in texts.items()
+        for part in parts
+        for work in named(part) - have
+    }
+    assert missing == set()
+    text = "Björck and\n  Golub 1973; Ba, Kiros and Hinton (2016), and Su et al., 2021"
+    assert named(text) == {("Bjorck", "1973"), ("Ba", "2016"), ("Su", "2021")}
 
 
 def test_an_entry_without_a_link_is_found():
