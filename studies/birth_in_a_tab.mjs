@@ -1,7 +1,8 @@
 // Train the small model of the lab's page as the page does, for some seeds, in Node: node studies/birth_in_a_tab.mjs FIRST COUNT [LAYERS [SHARE [BLIND]]]
 // One line for each seed: the saved step from which the head matches prefixes with half of its attention, the saved step from which the
 // accuracy is at least 95%, the accuracy after the last step, and seconds of the processor until 95% and until the end.
-import { EVERY, STEPS, Trainer } from "../src/circuitkit/lab_page/training.js";
+import { Trainer } from "../src/circuitkit/lab_page/training.js";
+import { EVERY, STEPS } from "../src/circuitkit/lab_page/training_rows.js";
 
 const [first, count, layers = 2, share = 1, blind = 0] = process.argv.slice(2).map(Number);
 if (!(count > 0)) throw new Error("give the first seed and how many, such as: node studies/birth_in_a_tab.mjs 1000 50");

@@ -594,7 +594,7 @@ def test_the_lab_stands_where_a_page_asks_for_it_and_knows_where_its_own_page_is
         asked = re.findall(r"<!-- lab: ([\w-]+) -->", source(name))
         asked += re.findall(r"^\[[^\]]*\]\([^)]*lab\.md#lab-([\w-]+)\)$", source(name), re.M)
         found = []
-        for kind, attributes in re.findall(r"<circuit-(lab|toy)([^>]*)>", html(name)):
+        for kind, attributes in re.findall(r"<circuit-(lab|toy|birth)([^>]*)>", html(name)):
             told = dict(re.findall(r'([\w-]+)="([^"]*)"', attributes))
             found.append(told.get("data-preset", kind))
             if kind == "lab":
@@ -606,7 +606,8 @@ def test_the_lab_stands_where_a_page_asks_for_it_and_knows_where_its_own_page_is
                 assert ("data-auto" in told) == (told["data-preset"] == "dursley")
         assert found == asked, name
         assert ("lab/start.js" in html(name)) == any(one != "toy" for one in found)
-        assert ("lab/toy.js" in html(name)) == ("toy" in found)
+        for kind in ("toy", "birth"):
+            assert (f"lab/{kind}.js" in html(name)) == (kind in found)
 
 
 def test_every_page_has_one_style_sheet_first_and_scripts_that_wait():

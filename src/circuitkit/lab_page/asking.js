@@ -11,7 +11,9 @@
 
 /** @implements {Engine} */
 export class WorkerEngine {
-  constructor() {
+  /** @param {(name: string) => Promise<any>} [need]  brings the tokenizer ("text") and the weights ("models/NAME") */
+  constructor(need = (name) => window.circuitLab.need(name)) {
+    this.need = need;
     /** @type {Map<number, {resolve: (value: any) => void, reject: (reason: Error) => void}>} */
     this.open = new Map();
     this.count = 0;
@@ -23,7 +25,7 @@ export class WorkerEngine {
 
   /** The worker, made from a function of a classic script: a page from a file may not name a file of its own for it. */
   async start() {
-    const [engine, text] = await Promise.all([window.circuitLab.need("engine"), window.circuitLab.need("text")]);
+    const [engine, text] = await Promise.all([window.circuitLab.need("engine"), this.need("text")]);
     const address = URL.createObjectURL(new Blob([`(${engine})()`], { type: "text/javascript" }));
     const worker = new Worker(address);
     worker.addEventListener("message", ({ data: { id, value, error } }) => {
@@ -63,7 +65,7 @@ export class WorkerEngine {
   bring(name) {
     let model = this.brought.get(name);
     if (!model) {
-      model = window.circuitLab.need(`models/${name}`).then((data) => this.ask("model", data));
+      model = this.need(`models/${name}`).then((data) => this.ask("model", data));
       model.finally(() => window.circuitLab.forget(`models/${name}`)).catch(() => {});
       this.brought.set(name, model);
       model.catch(() => this.brought.delete(name));

@@ -3,7 +3,7 @@
 The modules of this folder become classic scripts, because a page that is opened as a file may read no other file. A page loads
 `start.js`. When the lab starts, it loads `parts.js`, `lab.js` and `engine.js` (one after the other, so that none of them blocks
 the page), the tokenizer (`text.js`) and the weights (`models/NAME.js`), which are the bytes of the library's own files. `toy`, the
-model of chapter 5 with two heads, has its own script.
+model of chapter 5 with two heads, has its own script, and so has `birth`, the model that is trained in the page; `cradle` trains it.
 """
 
 import base64
@@ -21,9 +21,11 @@ MODELS = ("two-layer", "one-layer", "zero-layer")
 SCRIPTS = {
     "start": "start.js",
     "toy": "toy.js",
+    "birth": "birth.js",
     "parts": "lab.js",
     "lab": "lab.js",
     "engine": "worker.js",
+    "cradle": "birth_worker.js",
 }
 ROWS = 8  # of held-out text, over which the lab takes means
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.M)
@@ -74,11 +76,11 @@ def script(name: str) -> str:
         texts = texts[-1:]
     given = f"{{ {', '.join(shared)} }}"
     code = '"use strict";\n' + f"const {given} = parts;\n" * (name == "lab") + "\n".join(texts)
-    if name in ("start", "toy"):
+    if name in ("start", "toy", "birth"):
         return f"(() => {{\n{code}}})();\n"
-    if name == "engine":
+    if name in ("engine", "cradle"):
         # The text of a function, which only the worker reads as code.
-        return delivered("engine", f"() => {{\n{code}}}")
+        return delivered(name, f"() => {{\n{code}}}")
     if name == "parts":
         return f'circuitLab.deliver("parts", (() => {{\n{code}return {given};\n}})());\n'
     return f'circuitLab.deliver("lab", ((parts) => {{\n{code}return {{ open }};\n}}));\n'
@@ -116,6 +118,11 @@ def weights() -> dict[str, dict]:
                 "weights": data,
             }
     return found
+
+
+def births() -> dict[str, list]:
+    """The steps at which induction heads formed in stored runs, by the percentage of rows with repeats."""
+    return stored("induction", "births.json")
 
 
 @cache

@@ -50,7 +50,8 @@ const DESK = "(min-width: 1000px)";
 
 class CircuitLab extends HTMLElement {
   connectedCallback() {
-    if (this.querySelector(".cl-start")) return;
+    // A lab that another part of the page opens has nothing to start.
+    if (this.dataset.given !== undefined || this.querySelector(".cl-start")) return;
     const button = document.createElement("button");
     button.type = "button";
     button.className = "cl-go";

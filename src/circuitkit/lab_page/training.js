@@ -3,41 +3,19 @@
  * The forward pass is that of the lab, so a model can be taken apart in the lab at every step of its training.
  */
 import { addProduct, forward, logits } from "./engine.js";
+import { newRow, randomNumbers, SIZES, STEPS } from "./training_rows.js";
 
 /** @typedef {import("./engine.js").Numbers} Numbers */
 /** @typedef {import("./engine.js").Run} Run */
 /** @typedef {import("./weights.js").Model} Model */
 /** @typedef {import("./weights.js").Layer} Layer */
-/**
- * @typedef {object} Recipe  what a reader sets before the training starts
- * @property {number} seed
- * @property {number} layers  1 or 2, with one head each
- * @property {number} share  of the training rows that repeat, 0 to 1
- * @property {boolean} blind  whether the head of layer 0 may attend to its own position only
- */
-/** @typedef {{ids: number[], from: number, period: number}} Row  tokens and the one after them; the loss begins at `from`; a row without a repeat has period 0 */
+/** @typedef {import("./training_rows.js").Recipe} Recipe */
+/** @typedef {import("./training_rows.js").Row} Row */
 /** @typedef {{loss: number, accuracy: number, previous: number, prefix: number}} Measures */
 
-export const SIZES = { dVocab: 64, dContent: 64, dPosition: 16, dHead: 32, nCtx: 32, batch: 16 };
-export const STEPS = 240;
-export const EVERY = 4; // steps between two saved ones
 const HELD_OUT = 16; // rows that are never trained on
 const RATE = { most: 7e-3, warm: 20, fall: 0.3 };
 const ADAM = { first: 0.9, second: 0.98, decay: 0.01, tiny: 1e-8, clip: 1 };
-
-/**
- * Random numbers from 0 to 1, the same for everybody (mulberry32).
- * @param {number} seed
- */
-export function randomNumbers(seed) {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let t = Math.imul(state ^ (state >>> 15), 1 | state);
-    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
-    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
 
 /** @param {() => number} random @param {number} count @param {number} size  standard deviation */
 function gaussians(random, count, size) {
@@ -74,23 +52,6 @@ export function newModel({ seed, layers, blind }, { dVocab, dContent, dPosition,
   return { nLayers: layers, nHeads: 1, dHead, dModel, dContent, dVocab, nCtx, W_E, W_pos, W_U, meanU, layers: made };
 }
 
-/**
- * A row behind its start token: distinct random tokens, of which a quarter to a half of the row come again and again, or none
- * does. The loss counts the tokens that the repetition predicts, and as many in a row without a repeat.
- * @param {() => number} random @param {boolean} repeats @param {{dVocab: number, nCtx: number}} [sizes]
- * @returns {Row}
- */
-export function newRow(random, repeats, { dVocab, nCtx } = SIZES) {
-  const tokens = Array.from({ length: dVocab - 1 }, (_, i) => i + 1);
-  for (let i = tokens.length - 1; i > 0; i--) {
-    const j = Math.floor(random() * (i + 1));
-    [tokens[i], tokens[j]] = [tokens[j], tokens[i]];
-  }
-  const period = nCtx / 4 + Math.floor(random() * (nCtx / 4 + 1));
-  const ids = [0, ...Array.from({ length: nCtx }, (_, i) => tokens[repeats ? i % period : i])];
-  return { ids, from: period + 1, period: repeats ? period : 0 };
-}
-
 /** The learning rate of a step: it rises at the start and falls to zero at the end. @param {number} step */
 export function rateAt(step) {
   return RATE.most * Math.min(1, (step + 1) / RATE.warm, (STEPS - step) / (RATE.fall * STEPS));
@@ -106,6 +67,16 @@ function flipped(a, n, m) {
 /** out += a @ b, all whole. @param {Numbers} a @param {Numbers} b @param {Numbers} out @param {number} n @param {number} k @param {number} m */
 function add(a, b, out, n, k, m) {
   addProduct(a, k, 0, b, m, 0, out, m, 0, n, k, m);
+}
+
+/**
+ * The model as it is now, ready for the lab. @param {Model} model
+ * @returns {Model}
+ */
+export function copyOf(model) {
+  const { dContent, dVocab, W_U } = model;
+  const meanU = Float32Array.from({ length: dContent }, (_, i) => W_U.subarray(i * dVocab, (i + 1) * dVocab).reduce((sum, value) => sum + value, 0) / dVocab);
+  return structuredClone({ ...model, meanU });
 }
 
 /** The matrices that are trained, in a fixed order. @param {Model} model @returns {Float32Array[]} */
