@@ -61,9 +61,9 @@ def open_birth(open_page, site):
 
 def test_wire_carries_the_prediction_after_the_birth_and_nothing_before(open_birth):
     birth = open_birth(width=DESKTOP)
-    birth.train(until=120)
+    birth.train(until=104)
     after, late = birth.shown()
-    formed = int(birth.page.locator(".cb-text.cb-prefix").first.inner_text().split()[-1])
+    formed = int(birth.page.locator(".cb-text.cb-prefix").first.text_content().split()[-1])
     assert 60 < formed <= after
     birth.page.get_by_label("Saved step").press("Home")
     start, early = birth.shown()

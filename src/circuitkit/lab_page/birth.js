@@ -44,10 +44,13 @@ class Birth {
     this.set(this.next);
     addEventListener("hashchange", () => this.follow());
     this.follow();
-    new ResizeObserver(() => this.draw()).observe(element);
+    new ResizeObserver(() => {
+      this.draw();
+      this.drawSpread();
+    }).observe(element);
     window.circuitLab.need("births").then((births) => {
       this.births = births;
-      this.draw();
+      this.drawSpread();
     });
   }
 
@@ -80,6 +83,7 @@ class Birth {
     const link = /** @type {HTMLInputElement} */ (h("input", { type: "text", readonly: true, class: "cb-link", hidden: true, "aria-label": "The link to these settings" }));
     const labBox = h("div", { class: "cb-lab" });
     const chart = s("svg", { class: "cb-plot", role: "img" });
+    const chartBox = h("div", {}, chart);
     const panel = h(
       "div",
       { class: "cb-panel", role: "group", "aria-label": "A model that is trained in this page" },
@@ -92,8 +96,8 @@ class Birth {
       link,
     );
     const caption = h("p", { class: "cb-note" }, "Each grey dot is one of 210 models with two layers that we trained with PyTorch, ten for each share. The purple dots are your runs.");
-    this.element.append(panel, labBox, h("div", { class: "cb-panel cb-spread" }, h("p", { class: "cb-heading" }, "When does the head form?"), chart, caption));
-    return { ...settings, go, anew, live, plot, slider, maps, letters, reading, row, open, copy, link, labBox, chart };
+    this.element.append(panel, labBox, h("div", { class: "cb-panel cb-spread" }, h("p", { class: "cb-heading" }, "When does the head form?"), chartBox, caption));
+    return { ...settings, go, anew, live, plot, slider, maps, letters, reading, row, open, copy, link, labBox, chart, chartBox };
   }
 
   /** What is set before the start. */
@@ -127,7 +131,7 @@ class Birth {
   buildMap(layer) {
     const canvas = /** @type {HTMLCanvasElement} */ (h("canvas", { class: "cb-map", width: 1, height: 1, role: "img" }));
     const caption = h("figcaption", {}, "");
-    return { canvas, caption, box: h("figure", { class: `cb-figure cb-layer-${layer}` }, canvas, caption) };
+    return { canvas, caption, box: h("figure", { class: "cb-figure" }, canvas, caption) };
   }
 
   // --- the settings ------------------------------------------------------------------------------------------------
@@ -180,7 +184,7 @@ class Birth {
     this.worker?.postMessage({ kind: "pause" });
     this.state = "paused";
     this.controls();
-    this.say(`Paused at step ${this.saved.at(-1)?.step ?? 0}.`);
+    this.say("Pausing …");
   }
 
   goOn() {
@@ -213,15 +217,15 @@ class Birth {
     }
   }
 
-  /** @param {Saved} one */
+  /** @param {Saved | "paused"} one */
   receive(one) {
+    if (one === "paused") return this.say(`Paused at step ${this.saved.at(-1)?.step ?? 0}.`);
     const saved = this.saved;
     const follows = this.shown === Math.max(0, saved.length - 1);
     const born = birthOf(saved);
     saved.push(one);
     if (follows) this.shown = saved.length - 1;
     if (born === undefined && birthOf(saved) !== undefined) this.say(`Step ${one.step}: the induction head has formed. Half of its attention is on the token that came next before.`);
-    if (this.state === "paused") this.say(`Paused at step ${one.step}.`); // it was on its way
     if (one.step === STEPS) this.end();
     this.controls();
     this.draw();
@@ -234,6 +238,7 @@ class Birth {
     const birth = birthOf(saved);
     const { layers, share, blind } = this.recipe;
     if (layers === 2 && !blind) this.own.push({ share, birth });
+    this.drawSpread();
     const asked = saved.findIndex(({ step }) => step >= (this.wanted));
     if (asked >= 0 && this.wanted !== STEPS) this.shown = asked;
     this.wanted = STEPS;
@@ -257,25 +262,22 @@ class Birth {
   }
 
   draw() {
-    const { plot, chart } = this.frame;
-    const { saved, shown, earlier, births, own } = this;
+    const { plot } = this.frame;
+    const { saved, shown, earlier } = this;
     const layers = (saved.length ? this.recipe : this.next).layers;
-    const wide = (/** @type {Element} */ svg) => (svg.parentElement?.clientWidth ?? 0) - (svg === chart ? 2 * parseFloat(getComputedStyle(/** @type {Element} */ (svg.parentElement)).paddingLeft) : 0);
     const birth = birthOf(saved);
-    if (wide(plot) > 0 && wide(chart) > 0) {
-      curves(plot, wide(plot), { saved, shown, birth, before: earlier, layers });
-      spread(chart, wide(chart), births, own);
-    }
-    this.describe(layers, birth);
+    const wide = plot.parentElement?.clientWidth ?? 0;
+    if (wide > 0) curves(plot, wide, { saved, shown, birth, before: earlier, layers });
+    const now = saved[shown];
+    const told = now ? `At step ${now.step}: loss ${now.measures.loss.toFixed(2)} nats, accuracy ${percent(now.measures.accuracy)}, prefix matching ${percent(now.measures.prefix)}${layers === 2 ? `, previous token ${percent(now.measures.previous)}` : ""}.` : "No step is saved yet.";
+    plot.setAttribute("aria-label", `Curves over 240 training steps: accuracy and the scores of the heads in percent, and the loss. ${told}${birth === undefined ? "" : ` The induction head forms at step ${birth}.`}`);
     this.drawRow(layers);
   }
 
-  /** The alternative texts of the charts. @param {number} layers @param {number | undefined} birth */
-  describe(layers, birth) {
-    const { plot, chart } = this.frame;
-    const now = this.saved[this.shown];
-    const told = now ? `At step ${now.step}: loss ${now.measures.loss.toFixed(2)} nats, accuracy ${percent(now.measures.accuracy)}, prefix matching ${percent(now.measures.prefix)}${layers === 2 ? `, previous token ${percent(now.measures.previous)}` : ""}.` : "No step is saved yet.";
-    plot.setAttribute("aria-label", `Curves over 240 training steps: accuracy and the scores of the heads in percent, and the loss. ${told}${birth === undefined ? "" : ` The induction head forms at step ${birth}.`}`);
+  /** The stored runs, and those of the reader. */
+  drawSpread() {
+    const { chart, chartBox } = this.frame;
+    if (chartBox.clientWidth > 0) spread(chart, chartBox.clientWidth, this.births, this.own);
     const medians = [100, 75, 50, 25].map((share) => {
       const steps = (this.births[share] ?? []).map((step) => step ?? Infinity).sort((a, b) => a - b);
       const middle = steps[Math.floor(steps.length / 2)];
@@ -292,6 +294,7 @@ class Birth {
       const last = layer === layers - 1;
       const score = now ? ` ${percent(now.measures[last ? "prefix" : "previous"])}` : "";
       box.hidden = layer >= layers;
+      box.classList.toggle("cb-last", last);
       caption.replaceChildren(h("b", {}, `L${layer}H0`), h("br"), `${last ? "prefix matching" : "previous token"}${score}`);
       canvas.setAttribute("aria-label", `The attention pattern of L${layer}H0 on the row of letters`);
       if (now?.patterns[layer]) map(canvas, now.patterns[layer], ROW.length + 1, COLOURS[last && layers === 1 ? 1 : layer]);

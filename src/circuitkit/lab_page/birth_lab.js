@@ -2,7 +2,7 @@
  * A newborn model in the lab: the lab's own session, view and engine, with the weights of the saved steps.
  */
 import { h } from "./dom.js";
-import { idsOf, PERIOD, ROW, VOCABULARY } from "./birth_state.js";
+import { birthOf, idsOf, PERIOD, ROW, VOCABULARY } from "./birth_state.js";
 import { newRow, randomNumbers } from "./training_rows.js";
 
 /** @typedef {import("./birth_worker.js").Saved} Saved */
@@ -14,15 +14,23 @@ const NEXT = ROW[PERIOD + 4];
 const WIRE = "L0H0->L1H0.K";
 const CALLED = ["", "one-layer", "two-layer"]; // the lab knows the shape of a model by its name
 
-/** What the lab says to try. @param {number} layers @returns {import("./presets.js").Preset} */
-function preset(layers) {
-  const two = layers === 2;
-  return {
-    id: "newborn", name: "A newborn model", model: CALLED[layers], text: TEXT, head: two ? "L1H0" : "L0H0", tab: "parts", step: 0,
-    cut: two ? WIRE : "",
-    try: two ? "Cut the wire marked with scissors. It carries the output of L0H0 to the keys of L1H0. Then move the training step back to before the birth: does the same cut still change anything?" : `This model has one layer, so it has no wires. Switch its head off: does the model predict ${NEXT} with it or without it?`,
-    then: `Without this wire, L1H0 cannot find the token after the first h. Move the training step: before the birth, the same cut hardly changes the probability of ${NEXT}.`,
-  };
+/**
+ * What the lab says to try at a step.
+ * @param {number} layers @param {boolean} born  whether the head has formed by then @param {boolean} ever  or forms later
+ * @returns {import("./presets.js").Preset}
+ */
+function preset(layers, born, ever) {
+  const usual = { id: "newborn", name: "A newborn model", model: CALLED[layers], text: TEXT, head: `L${layers - 1}H0`, tab: "parts", step: 0, cut: "", then: "" };
+  if (layers === 1) return { ...usual, try: `This model has one layer, so it has no wires. Switch its head off: how much did it help to predict ${NEXT}?` };
+  if (born)
+    return {
+      ...usual,
+      cut: WIRE,
+      try: "Cut the wire marked with scissors. It carries the output of L0H0 to the keys of L1H0.",
+      then: `Without this wire, L1H0 cannot find the ${NEXT} that followed the first h. Choose a training step before the birth: how much does the same cut change there?`,
+    };
+  const later = ever ? "Choose a training step after the birth, and compare." : "In this run, no induction head forms.";
+  return { ...usual, try: `At this step, L1H0 does not find the ${NEXT} that followed the first h. Cut each of the three wires: how much does the logit change? ${later}` };
 }
 
 /**
@@ -33,18 +41,20 @@ export async function openNewborn({ View, Session, WorkerEngine, rest }, saved, 
   const { layers } = recipe;
   const name = CALLED[layers];
   const steps = saved.map((one) => one.step);
+  const birth = birthOf(saved) ?? Infinity;
+  const at = (/** @type {number} */ now) => preset(layers, now >= birth, birth < Infinity);
   const random = randomNumbers(1);
   const rows = Array.from({ length: 8 }, () => newRow(random, true).ids.slice(0, -1));
   const engine = new WorkerEngine(async (/** @type {string} */ what) => {
     if (what === "text") return { data: JSON.stringify({ vocab: VOCABULARY, merges: [], rows }) };
-    const at = Number(/-step(\d+)$/.exec(what)?.[1] ?? steps[steps.length - 1]);
-    return { name: what.slice("models/".length), model: saved[steps.indexOf(at)].model };
+    const of = Number(/-step(\d+)$/.exec(what)?.[1] ?? steps[steps.length - 1]);
+    return { name: what.slice("models/".length), model: saved[steps.indexOf(of)].model };
   });
   const session = new (class extends Session {
     preset() {
-      return this.state.text === TEXT ? preset(layers) : undefined;
+      return this.state.text === TEXT ? at(this.state.step) : undefined;
     }
-  })(engine, { ...preset(layers), step, cuts: [], fill: "zero", at: -1, answer: idsOf(NEXT)[1] }, { [name]: steps });
+  })(engine, { ...at(step), step, cuts: [], fill: "zero", at: -1, answer: idsOf(NEXT)[1] }, { [name]: steps });
   const host = h("circuit-lab", { class: "cl-live", "data-given": "" });
   const view = new (class extends View {
     async copyLink() {

@@ -35,8 +35,10 @@ class Cradle {
     this.go();
   }
 
+  /** Stop; what is saved has been reported before the answer. */
   pause() {
     this.going++;
+    postMessage("paused");
   }
 
   async go() {
