@@ -80,7 +80,9 @@ def fill(app, docname, source) -> None:
     def put(found) -> str:
         known = [*bundle.presets(), TOY, BIRTH]
         if found[1] not in known:
-            raise ValueError(f"{docname}: the lab has no preset {found[1]!r}; expected one of {known}")
+            raise ValueError(
+                f"{docname}: the lab has no preset {found[1]!r}; expected one of {known}"
+            )
         static = "../" * docname.count("/") + "_static/"
         pictured = found[1] == "dursley"
         inside = still(static) if pictured else born(static) if found[1] == BIRTH else ""
