@@ -8,6 +8,7 @@ files have no licence and are not shipped; the table `published.csv` holds what 
 """
 
 import sys
+from itertools import combinations
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 
 from circuitkit import Heads
 from circuitkit.superposition import GatedBlock, record_layer, with_gated_layer
+from circuitkit_book.claims.gated import completed_by, necessary_heads
 from circuitkit_book.superposition_models import toy_model
 from circuitkit_book.superposition_task import SkipTrigramTask, post_recipe, trigram_verdict
 from studies.sharing import SIZES, write_table
@@ -55,7 +57,21 @@ def row_of(name: str, model, measured: dict) -> dict:
         row[f"{form}_learnt"] = int(verdict.is_learnt.sum())
         carried = verdict.is_learnt & verdict.carries.any(0)
         row[f"{form}_carried"] = " ".join(str(1 + i) for i in carried.nonzero().flatten().tolist())
+    shared = verdicts["post"].is_learnt & ~verdicts["post"].carries.any(0)
+    row["shared_necessary"] = " ".join(map(str, necessary_heads(model)[shared].tolist()))
+    row["shared_enough"] = " ".join(
+        str(fewest_heads(model, trigram)) for trigram in shared.nonzero().flatten().tolist()
+    )
     return row
+
+
+def fewest_heads(model, trigram: int) -> int:
+    """The smallest number of heads with which the model completes a trigram, whatever other heads are removed."""
+    heads = range(model.cfg.n_heads)
+    sets = [set(some) for size in range(len(heads) + 1) for some in combinations(heads, size)]
+    right = [some for some in sets if completed_by(model, some)[trigram] >= 0.99]
+    robust = [some for some in right if all(more in right for more in sets if some <= more)]
+    return min(map(len, robust))
 
 
 def main() -> None:

@@ -152,12 +152,24 @@ def gate_ranks() -> list:
 
 
 def shared_by_originals() -> list[int]:
-    """Trigrams of the post's published 4-head original with a head by the post's form, and all; stored table. Then shipped 4-head
-    originals that keep 0, 1, ... 5 trigrams in no single head, each judged now by the post's form.
+    """Trigrams of the post's published 4-head original with a head by the post's form, and all; the fewest heads that complete
+    the other one whatever other heads are removed; stored table. Then shipped 4-head originals that keep 0, 1, ... 5 trigrams
+    in no single head, each judged now by the post's form.
     """
-    (post,) = [row for row in load_results("published") if row["model"] == "4H/5T original"]
+    post = published_originals()[2]
     counts = shared_trigrams([toy.load_original(4, 5, seed) for seed in range(48)])
-    return [len(str(post["post_carried"]).split()), post["post_learnt"], *counts]
+    found = [len(numbers(post["post_carried"])), post["post_learnt"]]
+    return [*found, *numbers(post["shared_enough"]), *counts]
+
+
+def published_originals() -> list[dict]:
+    """The rows of the post's three trained models; stored table."""
+    return [row for row in load_results("published") if row["model"].endswith("original")]
+
+
+def numbers(entry: object) -> list[int]:
+    """An entry of a stored table that has several numbers, or one, or none."""
+    return [int(number) for number in str(entry).split()]
 
 
 def shared_trigrams(made: list[TransformerBridge]) -> list[int]:
@@ -169,9 +181,13 @@ def shared_trigrams(made: list[TransformerBridge]) -> list[int]:
 
 
 def originals_that_share() -> list:
-    """Whether all do: of the originals of each size that learnt every trigram, those with one or more in no single head."""
+    """Trigrams of the post's three trained models that are in no single head, by its form; stored table. Whether all of ours
+    share: of the originals of each size that learnt every trigram, those with one or more in no single head.
+    """
+    post = [row["post_learnt"] - len(numbers(row["post_carried"])) for row in published_originals()]
     spread = [_spread(heads, trigrams) for heads, trigrams in SIZES]
     return [
+        *post,
         not any(counts[0] for counts in spread),
         *(n for counts in spread for n in (sum(counts[1:]), sum(counts))),
     ]
@@ -179,40 +195,27 @@ def originals_that_share() -> list:
 
 def own_schedule() -> list[int]:
     """Rules of the published blocks with a head, by the post's form and strictly, of all. Then runs of each size with a head
-    for every trigram where all were followed to: by the post's form, strictly; of how many; where.
+    for every trigram: by the post's form at step 5,000 and where all were followed to, strictly there; of how many; where.
     """
     published = [row for row in load_results("published") if row["model"].endswith("gated")]
     carried = [
-        sum(len(str(row[f"{form}_carried"]).split()) for row in published)
+        sum(len(numbers(row[f"{form}_carried"])) for row in published)
         for form in ("post", "argmax")
     ]
-    rows = _post_rows()
+    rows, last = _post_rows(), max(_post_rows())[1]
     passed = [
-        sum(row[f"{form}_carried"] == trigrams for row in rows[heads, max(rows)[1]])
-        for form in ("post", "strict")
+        sum(row[f"{form}_carried"] == trigrams for row in rows[heads, step])
+        for form, step in (("post", 5000), ("post", last), ("strict", last))
         for heads, trigrams in SIZES
     ]
     n_rules = sum(trigrams for _, trigrams in SIZES)
-    return [*carried, n_rules, *passed, len(rows[max(rows)]), max(rows)[1]]
+    return [*carried, n_rules, *passed, len(rows[4, last]), last]
 
 
 def unexplained() -> list[float]:
     """Share of the original layer's variance that the published blocks miss; the mean of ours where all were followed to."""
     published = [row["fvu"] for row in load_results("published") if "gated" in row["model"]]
     return published + _post_means("fvu", max(_post_rows())[1])
-
-
-def late_training() -> list[int]:
-    """Runs of the three sizes with a head for every trigram by the post's form at 5,000 steps, and where all were followed to; how
-    many runs of a size there are, and on how many originals; stored table.
-    """
-    rows, last = _post_rows(), max(_post_rows())[1]
-    passed = [
-        sum(row["post_carried"] == trigrams for row in rows[heads, step])
-        for step in (5000, last)
-        for heads, trigrams in SIZES
-    ]
-    return [*passed, len(rows[4, last]), len({row["original"] for row in rows[4, last]})]
 
 
 def two_forms() -> list[bool]:
@@ -275,12 +278,18 @@ FIVE_BY_HAND = [(1, 3), (2, 3), (4,), (5,)]
 
 
 def and_gates() -> list:
-    """For each size: trigrams of our originals that no head encodes by the post's form, those of them that are lost with some
-    one head, and with any of two or more; whether a shared trigram of a hand-made model is lost with any one head: two heads
-    share it, three heads share it.
+    """Trigrams that no head encodes by the post's form, and those of them that are lost without any of two or more heads: of the
+    post's trained models, stored table. The same for each size of our originals, with those that are lost with some one head
+    between. Whether a shared trigram of a hand-made model is lost with any one head: two heads share it, three heads share it.
     """
+    post = [n for row in published_originals() for n in numbers(row["shared_necessary"])]
     found = [n for heads, trigrams in SIZES for n in shared_and_lost(heads, trigrams)]
-    return [*found, *(lost_with_any(*size) for size in ((2, 3, None), (3, 4, [(0, 1, 2)])))]
+    return [
+        len(post),
+        sum(n >= 2 for n in post),
+        *found,
+        *(lost_with_any(*size) for size in ((2, 3, None), (3, 4, [(0, 1, 2)]))),
+    ]
 
 
 def shared_and_lost(heads: int, trigrams: int) -> list[int]:
@@ -298,14 +307,18 @@ def shared_and_lost(heads: int, trigrams: int) -> list[int]:
 
 def necessary_heads(made: TransformerBridge) -> Tensor:
     """For each trigram the number of heads without which the model completes it at less than 99% of its places."""
+    heads = set(range(made.cfg.n_heads))
+    return torch.stack([completed_by(made, heads - {head}) < 0.99 for head in heads]).sum(0)
+
+
+def completed_by(made: TransformerBridge, heads: set[int]) -> Tensor:
+    """Share of the places of each trigram at which these heads and the residual stream complete it."""
     tokens, answers = due_rows(made.task, "post", 300)
     written, residual = sp.head_logits(made, tokens)
     places = answers >= 0
-    written, answer = written[places], answers[places]
-    without = written.sum(1, keepdim=True) - written + residual[places][:, None]
-    right = without.argmax(-1) == answer[:, None]  # [row, head]
-    kept = torch.stack([right[answer == one].float().mean(0) for one in answer.unique()])
-    return (kept < 0.99).sum(1)
+    answer = answers[places]
+    right = (written[places][:, sorted(heads)].sum(1) + residual[places]).argmax(-1) == answer
+    return torch.stack([right[answer == one].float().mean() for one in answer.unique()])
 
 
 def lost_with_any(heads: int, trigrams: int, shared: list[tuple[int, ...]] | None) -> bool:
