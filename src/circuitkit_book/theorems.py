@@ -1,6 +1,6 @@
 """The constructions of "Attention-Only Transformers", literally: full matrices, masks, bias token last.
 
-One step of its Theorem 4 is false: the LayerNorm of a stream with a bias coordinate. Three norms
+One step in the proof of its Theorem 4 is false: the LayerNorm of a stream with a bias coordinate. Three norms
 that repair it are here, too. Chapter 4 and the claims about the paper use these functions.
 """
 

@@ -115,7 +115,7 @@ def omega_needed() -> list[float]:
 
 
 def omega_above_entries() -> list[bool]:
-    """Scores far above 27: is an ordinary head wrong with Omega = 27 and right with 1000; are SiLU heads right with 27?"""
+    """Scores far below -27: is an ordinary head wrong with Omega = 27 and right with 1000; are SiLU heads right with 27?"""
     scale = 100.0
     silu = _silu_error(27, scale=scale) / scale < 1e-14
     X = (
@@ -176,19 +176,15 @@ def linear_step() -> list[bool]:
     return [largest(result - X @ W) < 1e-12 for result in (written, replaced)]
 
 
-def split_and_bias() -> list[bool]:
-    """Is a full-rank linear map the sum of two heads of half the rank, and do position codes serve as biases?"""
-    X, W_in, W_out, b_in, _ = _parts(d_mlp=8)
+def split_over_heads() -> bool:
+    """Is a full-rank linear map the sum of two heads of half the rank?"""
+    X, W_in, W_out, _, _ = _parts(d_mlp=8)
     U, S, Vh = torch.linalg.svd(W_in)
     halves = [(U[:, part] * S[part]) @ Vh[part] for part in (slice(0, 4), slice(4, 8))]
-    layer = _omega(20, W_in, W_out, 5, b_in=b_in)
+    layer = _omega(20, W_in, W_out, 5)
     stream = layer.augment(X)
     pattern = (stream @ layer.self_matrix() @ stream.T).softmax(-1)[:-1, :-1]
-    summed = sum(pattern @ X @ half for half in halves)
-    return [
-        largest(summed - X @ W_in) < 1e-12,
-        largest(layer(X) - F.silu(X @ W_in + b_in) @ W_out) < 1e-12,
-    ]
+    return largest(sum(pattern @ X @ half for half in halves) - X @ W_in) < 1e-12
 
 
 def shielding_the_bias_token() -> list[bool]:
@@ -198,9 +194,21 @@ def shielding_the_bias_token() -> list[bool]:
     return [_shielded(scores, X, [5], range(5), 200.0), _shielded(scores, X, range(5), [5], 200.0)]
 
 
-def post_test() -> float:
-    """The post's own test: N = 20, D = 30, Omega = 1000, float64; the entrywise heads through the skip."""
-    return _silu_error(1000, form="three_layers")
+def post_test() -> list[float]:
+    """The post's own test: N = 20, D = 30, Omega = 1000, float64; largest errors of its three components: the entrywise heads
+    through the skip, a linear map by a head that attends to its own token, an ordinary head that ignores the bias token.
+    """
+    X, W, QK = normal(0, N, D), normal(1, D, D), normal(2, D, D)
+    layer = _omega(1000, W, W, N)
+    stream = layer.augment(X)
+    own = (stream @ layer.self_matrix() @ stream.T).softmax(-1)[:-1, :-1]
+    allowed = torch.ones(N + 1, N + 1, dtype=torch.bool)
+    allowed[:-1, -1] = False
+    shield, keys = theorems.mask_as_weights(allowed, 2 * 1000.0)
+    scores = X @ QK @ X.T
+    pattern = (theorems.direct_sum(scores, 0.0) + (shield @ keys.T).double()).softmax(-1)
+    head = (pattern @ theorems.direct_sum(X, 1.0))[:-1, :-1] @ W - scores.softmax(-1) @ X @ W
+    return [_silu_error(1000, form="three_layers"), largest(own @ X @ W - X @ W), largest(head)]
 
 
 def _deep(

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from circuitkit import (
     circuits,
@@ -13,6 +14,7 @@ from circuitkit import (
     models,
     paths,
     residual,
+    run,
 )
 from circuitkit.heads import stack
 from circuitkit.names import SIDES
@@ -20,7 +22,6 @@ from circuitkit.reading import heads_of
 from circuitkit_book import (
     induction_by_hand,
     induction_training,
-    path_importance,
     skip_trigram_bugs,
 )
 from circuitkit_book.claims.framework import KINDS
@@ -319,22 +320,16 @@ def second_way() -> list:
     return [torch.equal(*said) and torch.equal(said[0], rows.tokens[:, 17:]), three_wires()[1]]
 
 
-def same_source() -> float:
-    """Largest angle, as 1 - |cosine|, between what two destinations take from one source through L0H0, float64."""
-    cache, head = _one_head()
-    x, pattern = cache["blocks.0.hook_resid_pre"][0], cache["blocks.0.attn.hook_pattern"][0, 0]
-    only = torch.zeros_like(pattern)
-    only[4:6, 2] = pattern[4:6, 2]
-    taken = head.results(x, pattern=only[None])[0, 4:6]
-    return float(1 - torch.cosine_similarity(taken[0], taken[1], dim=0).abs())
-
-
-def virtual_heads_worth(two: Any = None) -> list[float]:
-    """What removing single heads, and removing all chains of two heads, adds to the loss on text, in nats."""
-    two = model("two-layer") if two is None else two
-    terms = path_importance.term_importance(two, models.heldout_rows(6))
-    rise = terms["removed"] - terms["kept"].iloc[-1]
-    return rise.tolist()[1:]
+def cut_by_kind() -> list[float]:
+    """What cutting all wires into values, into queries and into keys adds to the loss of the two-layer model, in nats: on the
+    second pass, then on held-out text.
+    """
+    two, rows = model("two-layer"), models.heldout_rows(64, seed=2)
+    cuts = [(), *(tuple(effects.wires(two, kind)) for kind in ("V", "Q", "K"))]
+    repeated = [second_pass(*cut).second for cut in cuts]
+    logits = [run(two, rows, without=cut).logits[:, :-1] for cut in cuts]
+    text = [float(F.cross_entropy(one.flatten(0, 1), rows[:, 1:].flatten())) for one in logits]
+    return [loss - whole for whole, *rest in (repeated, text) for loss in rest]
 
 
 def one_layer_fails() -> list[bool]:
@@ -368,10 +363,10 @@ def neurons() -> float:
 
 
 def sparse_features() -> list[int]:
-    """Mistakes in reading 10,000 random directions, of which 100 are active, in 4,096 and in 8,192 dimensions."""
-    generator = torch.Generator().manual_seed(0)
+    """Mistakes in reading 10,000 random directions, of which 100 are active, in 2,500, 3,000, 4,096 and 8,192 dimensions."""
     found = []
-    for d_model in (4096, 8192):
+    for d_model in (2500, 3000, 4096, 8192):
+        generator = torch.Generator().manual_seed(0)
         directions = torch.randn(10_000, d_model, generator=generator)
         directions /= directions.norm(dim=1, keepdim=True)
         read = directions @ directions[:100].sum(0) > 0.5

@@ -5,9 +5,9 @@ trained model does. Its verdict would be worthless if the same number came out w
 other rows need no null, or cannot have one:
 
 * Identities, constructions, counts and settings hold for any weights: most rows of E, N, P and H, and G1 to G10.
-* Some rows have their baseline among their values: E4, E14, N9, N13, N14, G25.
+* Some rows have their baseline among their values: E4, E14, N9, N13, N14, N22, G25.
 * Some compare trained models with each other, or judge models built for the purpose: N20, N23, P23, H21, G13, G24, G28.
-* Some rest on stored tables of long trainings without the weights: G12, G14, G17, G20, G22, G26, G29, A1, A3.
+* Some rest on stored tables of long trainings without the weights: G12, G14, G17, G22, G26, G29, A1, A3.
 
 A function returns one entry for each entry of the row's value: the lowest and the highest number over the nulls, or nothing
 where the entry states no effect. Untrained models have the random weights of the training scripts, and they are the stronger
@@ -90,11 +90,6 @@ def term_importance() -> list[Range]:
     return span(framework.term_importance(untrained("two-layer", seed)) for seed in SEEDS)
 
 
-def virtual_heads_worth() -> list[Range]:
-    """N22 on ten untrained two-layer models."""
-    return span(notes.virtual_heads_worth(untrained("two-layer", seed)) for seed in SEEDS)
-
-
 def deletion() -> list[Range]:
     """N3 on ten untrained two-layer models."""
     return [[], [], *span(notes.deletion(untrained("two-layer", seed))[2:] for seed in SEEDS)]
@@ -111,7 +106,7 @@ def random_repeats() -> list[Range]:
 def originals_in_random_order() -> list[Range]:
     """G11 on the same 48 originals, with the weights of the heads in random order."""
     made = [gated.in_random_order(4, 5, seed, order=seed) for seed in range(48)]
-    return [[], [], *span([gated.shared_trigrams(made)])]
+    return [[], [], [], *span([gated.shared_trigrams(made)])]
 
 
 def without_penalty() -> list[Range]:

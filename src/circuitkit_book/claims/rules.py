@@ -13,7 +13,7 @@ from circuitkit_book.claims.register import KINDS, LETTERS, SOURCES, VERDICTS, C
 TEXTS = ("id", "source", "place", "claim", "computes", "verdict")
 
 
-def problems(claims: Sequence[Claim], uncheckable_at_most: int = 8) -> list[str]:
+def problems(claims: Sequence[Claim]) -> list[str]:
     """All faults of a register, each as a sentence; empty for a sound one."""
     claims = list(claims)
     found = [fault for claim in claims for fault in _row(claim)]
@@ -28,11 +28,6 @@ def problems(claims: Sequence[Claim], uncheckable_at_most: int = 8) -> list[str]
         for (by, key), n in users.items()
         if n > 1
     ]
-    skipped = sum(claim.verdict == "cannot be checked here" for claim in claims)
-    if skipped > uncheckable_at_most:
-        found.append(
-            f"{skipped} claims are 'cannot be checked here'; at most {uncheckable_at_most} may be"
-        )
     return found
 
 
