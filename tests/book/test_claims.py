@@ -26,6 +26,7 @@ SLOW = (
     "notes.crossings",
     "gated.and_gates",
     "gated.attention_on_the_source",
+    "notes.cut_by_kind",
     "notes.one_layer_fails",
     "ffn.training_hazards",
     "ffn.errors_through_layers",
