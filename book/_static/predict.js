@@ -44,7 +44,7 @@
     const text = [];
     for (let next = box.nextElementSibling; next && !next.matches("section, .ck-predict"); next = next.nextElementSibling) {
       if (fold) text.push(next);
-      else if (next.matches(".tag_hide-output")) fold = next.querySelector("details.hide");
+      else if (next.matches(".tag_hide-output")) fold = next.querySelector("details.below-input");
     }
     return { fold, text };
   };

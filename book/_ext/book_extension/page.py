@@ -19,7 +19,7 @@ TRUST = "book/intro.html#trust"
 FOLDS = {
     "tag_solution": ("Show the solution", "Hide the solution"),
     "tag_method": ("Show the code of this function", "Hide the code"),
-    "tag_hide-output": ("Show the output", "Hide the output"),
+    "tag_hide-output": ("Show the {type}", "Hide the {type}"),
     "tag_hide-input": ("Show the code that draws this", "Hide the code"),
 }
 
