@@ -16,57 +16,51 @@ section. COMMIT is the one in which the rules were fixed, before the models were
 import argparse
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 import circuitkit as ck
-from studies.bench.lines import Line, heads_of, kind_of, lines_of, tried_lines_of
+from studies.bench.lines import Line, circuit_line, lines_of, tried_lines_of
 from studies.bench.load import load
 
 STORED = Path(ck.__file__).parent / "data/reports/bench.json"
 VERDICTS = ["right", "false", "missed", "unclear"]
 
 
-def key_of(line: Line, unclear_wires: set[str]) -> tuple:
-    """Return what two lines must share to be the same line."""
-    if line["line"] == "circuit":
-        wires = [wire for wire in line["wires"] if wire not in unclear_wires]
-        return "circuit", line["circuit"], tuple(heads_of(wires)), tuple(sorted(wires))
-    words = [line.get(word) for word in ("head", "behaviour", "wire")]
-    return (line["line"], *words, tuple(line.get("trigram", ())))
-
-
-def kind_of_key(key: tuple) -> str:
-    """Return the behaviour of a head, or else the kind of the line."""
-    return key[2] if key[0] == "behaviour" else key[0]
+def without(line: Line, unclear_wires: set[str]) -> Line:
+    """Return a line as it is compared: a circuit without unclear wires."""
+    if line.line != "circuit":
+        return line
+    return circuit_line(line.circuit, [wire for wire in line.wires if wire not in unclear_wires])
 
 
 def judged(named: list[Line], answer: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a verdict for each named line and for each line that is missed."""
-    unclear_wires = {line["wire"] for line in answer["unclear"] if line["line"] == "wire"}
-    true = {key_of(line, unclear_wires) for line in answer["lines"]}
-    unclear = {key_of(line, unclear_wires) for line in answer["unclear"]}
-    found = {key_of(line, unclear_wires) for line in named}
-    verdicts = [{"line": key, "verdict": "missed"} for key in sorted(true - found, key=str)]
-    for key in sorted(found, key=str):
-        # an entry without a trigram stands for all other trigrams of its head
-        any_trigram = (*key[:-1], ())
-        if key in true:
+    true, unclear = ([Line.of(entry) for entry in answer[key]] for key in ("lines", "unclear"))
+    unclear_wires = {line.wire for line in unclear}
+    true = {without(line, unclear_wires) for line in true}
+    found = {without(line, unclear_wires) for line in named}
+    verdicts = [{"line": line, "verdict": "missed"} for line in sorted(true - found, key=str)]
+    for line in sorted(found, key=str):
+        # a line without a trigram stands for all other trigrams of its head
+        any_trigram = replace(line, trigram=())
+        if line in true:
             verdict = "right"
-        elif key in unclear or any_trigram in unclear:
+        elif line in unclear or any_trigram in unclear:
             verdict = "unclear"
         else:
             verdict = "false"
-        verdicts.append({"line": key, "verdict": verdict})
+        verdicts.append({"line": line, "verdict": verdict})
     return verdicts
 
 
 def table_of(verdicts: list[dict[str, Any]]) -> pd.DataFrame:
     """Count verdicts by kind, with the share of false discoveries and the power."""
     frame = pd.DataFrame(verdicts)
-    frame["kind"] = frame["line"].map(kind_of_key)
+    frame["kind"] = [verdict["line"].kind for verdict in verdicts]
     total = frame.assign(kind="total")
     counts = pd.concat([frame, total]).groupby("kind", sort=False)["verdict"]
     table = counts.value_counts().unstack(fill_value=0)
@@ -93,11 +87,11 @@ def judge(answers: dict[str, Any]) -> tuple[list[dict[str, Any]], Counter[str]]:
         report = ck.report(load(int(number)))
         for part, problem in report.problems.items():
             print(number, "not computed:", part, problem)
-        tried.update(kind_of(line) for line in tried_lines_of(report))
-        for entry in judged(lines_of(report), answer):
-            verdicts.append({"model": number, **entry})
-            if entry["verdict"] in ("false", "missed"):
-                print(number, entry["verdict"], *entry["line"])
+        tried.update(line.kind for line in tried_lines_of(report))
+        for verdict in judged(lines_of(report), answer):
+            verdicts.append({"model": number, **verdict})
+            if verdict["verdict"] in ("false", "missed"):
+                print(number, verdict["verdict"], verdict["line"])
     return verdicts, tried
 
 
@@ -117,7 +111,7 @@ def counts_of(verdicts: list[dict[str, Any]], tried: Counter[str]) -> dict[str, 
     counts: dict[str, dict[str, Any]] = {}
     for kind in table.index.drop("total"):
         by_verdict = {verdict: int(table.loc[kind, verdict]) for verdict in VERDICTS}
-        right = [v for v in verdicts if kind_of_key(v["line"]) == kind and v["verdict"] == "right"]
+        right = [v for v in verdicts if v["line"].kind == kind and v["verdict"] == "right"]
         models = {verdict["model"] for verdict in right}
         counts[kind] = {"tried": tried.get(kind), **by_verdict, "models": len(models)}
     return counts

@@ -1,12 +1,55 @@
 """Write what a report names about a model of the bench in the words of its answers."""
 
 import re
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pandas as pd
 
-Line = dict[str, Any]
 CIRCUITS = ("induction", "virtual head")
+
+
+@dataclass(frozen=True)
+class Line:
+    """What an answer or a report says about a model; fields that its kind does not have are empty.
+
+    Parameters
+    ----------
+    line : `"behaviour"`, `"wire"`, `"skip trigram"` or `"circuit"`
+    head, behaviour : of a behaviour; a skip trigram has a head, too
+    wire : such as `"L0H1->L1H3.K"`
+    trigram : token ids; empty if any skip trigram of the head is meant
+    circuit, heads, wires : the kind of a circuit, its heads and its wires, both in order
+    """
+
+    line: str
+    head: str = ""
+    behaviour: str = ""
+    wire: str = ""
+    trigram: tuple[int, ...] = ()
+    circuit: str = ""
+    heads: tuple[str, ...] = ()
+    wires: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, entry: dict[str, Any]) -> "Line":
+        """Read a line of an answers file; what was measured is left out."""
+        values = {}
+        for field in fields(cls):
+            value = entry.get(field.name, field.default)
+            values[field.name] = tuple(value) if isinstance(value, list) else value
+        return cls(**values)
+
+    @property
+    def kind(self) -> str:
+        """The behaviour of a head, or else the kind of the line."""
+        return self.behaviour or self.line
+
+
+def circuit_line(kind: str, wires: list[str]) -> Line:
+    """Return the line of a circuit, whose heads are those at the ends of its wires."""
+    heads = {head for wire in wires for head in re.findall(r"L\d+H\d+", wire)}
+    return Line("circuit", circuit=kind, heads=tuple(sorted(heads)), wires=tuple(sorted(wires)))
 
 
 def lines_of(report: Any) -> list[Line]:
@@ -33,33 +76,17 @@ def tried_lines_of(report: Any) -> list[Line]:
 
 def distinct_lines(rows: pd.DataFrame) -> list[Line]:
     """Return the lines of some rows of a report's table, each once."""
-    lines: list[Line] = []
-    for row in rows.to_dict("records"):
-        line = line_of(row)
-        if line not in lines:
-            lines.append(line)
-    return lines
-
-
-def kind_of(line: Line) -> str:
-    """Return the behaviour of a head, or else the kind of the line."""
-    return line["behaviour"] if line["line"] == "behaviour" else line["line"]
+    return list(dict.fromkeys(line_of(row) for row in rows.to_dict("records")))
 
 
 def line_of(row: dict[str, Any]) -> Line:
     """Return the line of one row of a report's table."""
     name, measure = row["name"], row["measure"]
     if measure == "wire":
-        return {"line": "wire", "wire": name}
+        return Line("wire", wire=name)
     if measure == "skip trigram":
-        ids = [int(number) for number in re.findall(r"#(\d+)", row["text"])]
-        return {"line": "skip trigram", "head": name, "trigram": ids}
+        ids = re.findall(r"#(\d+)", row["text"])
+        return Line("skip trigram", name, trigram=tuple(map(int, ids)))
     if measure in CIRCUITS:
-        wires = name.split(", ")
-        return {"line": "circuit", "circuit": measure, "heads": heads_of(wires), "wires": wires}
-    return {"line": "behaviour", "head": name, "behaviour": measure}
-
-
-def heads_of(wires: list[str]) -> list[str]:
-    """Return the heads at both ends of some wires, in order."""
-    return sorted({head for wire in wires for head in re.findall(r"L\d+H\d+", wire)})
+        return circuit_line(measure, name.split(", "))
+    return Line("behaviour", name, measure)

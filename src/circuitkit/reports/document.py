@@ -4,7 +4,7 @@ import csv
 import os
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,14 @@ from circuitkit.bridge import Model
 from circuitkit.checks import checked, require_bridge
 from circuitkit.names import parse
 from circuitkit.reports import measures, rules
+from circuitkit.reports.lines import Behaviour, Line, Results
 from circuitkit.reports.measures import Subject
 from circuitkit.reports.page import page_of
-from circuitkit.reports.rules import Row
 from circuitkit.reports.wires import WIRED, circuits, wires
 
 Jobs = dict[str, tuple]
 """For each part of a report, the function that computes it and its arguments behind the subject."""
-COLUMNS = ("part", "name", "measure", "value", "low", "high", "control", "p", "named", "text")
+COLUMNS = ("part", *(field.name for field in fields(Line)))
 TEXT = (
     "When Mary and John went to the store, John gave a drink to Mary. "
     "When Mary and John went to the school, John gave a book to"
@@ -124,19 +124,15 @@ def report(
     subject = subject_of(model, prompt)
     fingerprint = None if cache is None else fingerprint_of(subject)
     results, problems = computed(first_jobs(subject), subject, cache, fingerprint)
-    rules.decide([row for rows in results.values() for row in rows])
-
-    scores = results.get("behaviour", [])
+    scores = rules.decided(results).get("behaviour", [])
     more_results, more_problems = computed(later_jobs(scores), subject, cache, fingerprint)
     patterns = more_results.pop("patterns", {})
-    results |= more_results
+    results = rules.decided(results | more_results)
     problems |= more_problems
     if "wires" in results:
-        rules.decide(results["wires"])
         results["circuits"] = circuits(scores, results["wires"])
 
-    for rows in results.values():
-        number_alike(rows)
+    results = {part: numbered(lines) for part, lines in results.items()}
     title = title_of(model)
     html = page_of(title, results, patterns, problems, subject)
     result = ModelReport(title, table_of(results), problems, html)
@@ -205,13 +201,13 @@ def first_jobs(subject: Subject) -> Jobs:
     return jobs
 
 
-def later_jobs(scores: list[Row]) -> Jobs:
+def later_jobs(scores: list[Line]) -> Jobs:
     """Return the parts that follow the heads which the scores name."""
     jobs: Jobs = {}
     strongest = []
-    for kind, rows in measures.named_heads(scores).items():
-        if rows:
-            names = [row["name"] for row in rows]
+    for kind, lines in measures.named_heads(scores).items():
+        if lines:
+            names = [line.name for line in lines]
             jobs[f"ablation {kind}"] = (measures.ablation, kind, names[: measures.MOST_HEADS])
             strongest.append(names[0])
     if strongest:
@@ -222,16 +218,16 @@ def later_jobs(scores: list[Row]) -> Jobs:
     return jobs
 
 
-def readers_of_wires(scores: list[Row]) -> dict[str, list[str]]:
+def readers_of_wires(scores: list[Line]) -> dict[str, list[str]]:
     """Return the heads into which wires are tried, with the behaviours of their patterns."""
     readers: dict[str, list[str]] = {}
-    for kind, rows in measures.named_heads(scores).items():
-        for row in rows:
-            is_clear = kind in WIRED and rules.excess(row) >= rules.CLEAR
-            if is_clear or kind == "copying":
-                readers.setdefault(row["name"], [])
+    for kind, lines in measures.named_heads(scores).items():
+        for line in lines:
+            is_clear = kind in WIRED and line.excess >= rules.CLEAR
+            if is_clear or kind == Behaviour.COPYING:
+                readers.setdefault(line.name, [])
             if is_clear:
-                readers[row["name"]].append(kind)
+                readers[line.name].append(kind)
     return readers
 
 
@@ -296,25 +292,29 @@ def fingerprint_of(subject: Subject) -> str:
     return str(joblib.hash((__version__, subject.prompt, settings, weights)))
 
 
-def number_alike(rows: list[Row]) -> None:
+def numbered(lines: list[Line]) -> list[Line]:
     """Add (2), (3) and so on to the texts of lines that differ only in tokens that are spelled alike.
 
     Examples
     --------
-    >>> rows = [measures.row("L0H0", "raises", value, text="a → b") for value in (2.0, 1.0)]
-    >>> number_alike(rows)
-    >>> [row["text"] for row in rows]
+    >>> lines = [Line("L0H0", "raises", value, text="a → b") for value in (2.0, 1.0)]
+    >>> [line.text for line in numbered(lines)]
     ['a → b', 'a → b (2)']
     """
     count: Counter = Counter()
-    for row in rows:
-        key = row["name"], row["measure"], row["text"]
+    result = []
+    for line in lines:
+        key = line.name, line.measure, line.text
         count[key] += 1
-        if count[key] > 1:
-            row["text"] += f" ({count[key]})"
+        is_first = count[key] == 1
+        result.append(line if is_first else replace(line, text=f"{line.text} ({count[key]})"))
+    return result
 
 
-def table_of(results: dict[str, list[Row]]) -> pd.DataFrame:
-    """Return all rows of all parts as one table."""
-    rows = [{"part": part, **row} for part, part_rows in results.items() for row in part_rows]
+def table_of(results: Results) -> pd.DataFrame:
+    """Return all lines of all parts as one table."""
+    rows = []
+    for part, lines in results.items():
+        for line in lines:
+            rows.append({"part": part, **vars(line), "measure": str(line.measure)})
     return pd.DataFrame(rows, columns=list(COLUMNS))

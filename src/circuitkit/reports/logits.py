@@ -10,11 +10,10 @@ from torch import Tensor
 
 from circuitkit.ablation import run
 from circuitkit.bridge import Model, only_permanent_hooks
-from circuitkit.first_use import factor_of
 from circuitkit.heads import in_full_precision
 from circuitkit.names import parse
 from circuitkit.norms import FrozenNorm
-from circuitkit.parts import norm_before
+from circuitkit.parts import in_layer, n_heads, norm_before
 from circuitkit.reading import heads_of
 from circuitkit.reports.rules import LEAST, LEAST_LOGITS, upper_tail
 from circuitkit.residual import unembedding_matrix, writer_matrix
@@ -46,15 +45,17 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Unembedding:
-    """The map from the stream to the logits of some tokens, above their mean.
+    """The map from what the heads of a run gather to the logits of some tokens, above their mean.
 
     Parameters
     ----------
+    done : the run
     ids : the tokens, in ascending order
     W : `[d_model, id]`
-    norm : the last norm with the divisors of a run
+    norm : the last norm with the divisors of the run
     """
 
+    done: Run
     ids: Int[Tensor, " id"]
     W: Float[Tensor, "d_model id"]
     norm: FrozenNorm | None
@@ -66,32 +67,31 @@ class Unembedding:
         W = in_full_precision(unembedding_matrix(done.model))[:, ids]
         if norm is not None:
             W = norm.fold(W)
-        return cls(ids, W - W.mean(1, keepdim=True), norm)
+        return cls(done, ids, W - W.mean(1, keepdim=True), norm)
 
-    def logits(
-        self, z: Float[Tensor, "row pos d_head"], W_O: Float[Tensor, "d_head d_model"]
-    ) -> Float[Tensor, "row pos id"]:
-        """Return what a head adds to the logits if it gathers `z`."""
+    def logits(self, name: str, z: Float[Tensor, "row pos d_head"]) -> Float[Tensor, "row pos id"]:
+        """Return what a head adds to the logits if it gathers `z`; norms keep their divisors."""
+        W_O = in_full_precision(writer_matrix(self.done.model, name))
         logits = z @ (W_O @ self.W)
+        behind_attention = in_layer(parse(name)[0].layer, "ln1_post.hook_scale")
+        if behind_attention in self.done.recording.hook_names:
+            logits = logits / self.done.recording[behind_attention]
         return logits if self.norm is None else logits / self.norm.scale
+
+    def logits_by_source(self, name: str) -> Float[Tensor, "row pos id"]:
+        """Return what a head would add to the logits if it attended to one position, for each."""
+        (head,) = parse(name)
+        recording = self.done.recording
+        values = in_full_precision(recording[in_layer(head.layer, "attn.hook_v")])
+        d_head = recording.heads_z(head.layer).shape[-1]
+        values = values.reshape(*self.done.tokens.shape, -1, d_head)
+        # where several heads share their values, there are fewer values than heads
+        group = (head.number or 0) * values.shape[2] // n_heads(self.done.model, head.layer or 0)
+        return self.logits(name, values[:, :, group])
 
     def column(self, tokens: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         """Return where the logits of these tokens are."""
         return torch.searchsorted(self.ids, tokens)
-
-
-def logits_of_head(done: Run, unembedding: Unembedding, name: str) -> Float[Tensor, "row pos id"]:
-    """Return what a head would add to the logits if it attended to one position, for each position."""
-    (head,) = parse(name)
-    number = head.number or 0
-    W_O = in_full_precision(done.model.blocks[head.layer].attn.W_O)
-    W_O = W_O * factor_of(done.model, f"L{head.layer} attn")
-    values = in_full_precision(done.recording[f"blocks.{head.layer}.attn.hook_v"])
-    n_heads, d_head, _ = W_O.shape
-    values = values.reshape(*done.tokens.shape, -1, d_head)
-    # where several heads share their values, there are fewer values than heads
-    n_sharing = n_heads // values.shape[2]
-    return unembedding.logits(values[:, :, number // n_sharing], W_O[number])
 
 
 # Copying
@@ -112,10 +112,10 @@ class Copying(NamedTuple):
     p: Float[Tensor, ""]
 
 
-def copying(done: Run, unembedding: Unembedding, name: str) -> Copying:
+def copying(unembedding: Unembedding, name: str) -> Copying:
     """Measure at how many positions a head would raise the token there most, if it attended there."""
-    logits = logits_of_head(done, unembedding, name)
-    own = unembedding.column(done.tokens)
+    logits = unembedding.logits_by_source(name)
+    own = unembedding.column(unembedding.done.tokens)
     most_raised = logits.argmax(-1)
     share = (most_raised == own).float().mean(1)
     in_next_row = most_raised.roll(1, 0)
@@ -123,7 +123,8 @@ def copying(done: Run, unembedding: Unembedding, name: str) -> Copying:
 
     # the mean logits by token attended to and token raised; copying is their diagonal
     n_tokens = len(unembedding.ids)
-    total = torch.zeros(n_tokens, n_tokens).index_add(0, own.flatten(), logits.flatten(0, 1))
+    zeros = logits.new_zeros(n_tokens, n_tokens)
+    total = zeros.index_add(0, own.flatten(), logits.flatten(0, 1))
     table = total / torch.bincount(own.flatten())[:, None]
     is_own = torch.eye(n_tokens, dtype=torch.bool)
     others = table[~is_own]
@@ -156,22 +157,19 @@ def trigrams_by_weights(
     if norm is not None:
         with only_permanent_hooks(norm):
             embedding = norm(embedding)
-    W_U = in_full_precision(unembedding_matrix(model))[:, among] * factor_of(
-        model, f"L{parse(name)[0].layer} attn"
-    )
+    W_O = in_full_precision(writer_matrix(model, name))
+    W_U = in_full_precision(unembedding_matrix(model))[:, among]
     W_U = W_U - W_U.mean(1, keepdim=True)
     head, embedding = head.to(W_U.dtype), embedding.to(W_U)
-    query = head.side("Q", embedding)[0, 0]
-    key = head.side("K", embedding)[0, 0]
+    scores = head.scores(embedding)[0, 0]  # [destination, source]
     value = head.side("V", embedding)[0, 0]
 
     # for each source, the destination that attends to it most
-    scores = query @ key.mT / head.scale  # [destination, source]
     above_typical = scores - scores.logsumexp(-1, keepdim=True) + math.log(len(among))
     attention = (above_typical - math.log(WINDOW - 1)).sigmoid()
     attention, destination = attention.max(0)
 
-    logits = (value - value.mean(0)) @ (head.W_O[0] @ W_U)  # [source, completion]
+    logits = (value - value.mean(0)) @ (W_O @ W_U)  # [source, completion]
     strength = attention[:, None] * logits
     best = strength.flatten().topk(min(k, strength.numel())).indices
     candidates = []
@@ -202,7 +200,7 @@ def placed(
 ) -> Placed:
     """Put each candidate at random places in several rows; all other tokens are random."""
     generator = torch.Generator().manual_seed(n_trials)
-    ids = torch.tensor([[entry.source, entry.destination] for entry in candidates])
+    ids = torch.tensor([[trigram.source, trigram.destination] for trigram in candidates])
     n_pairs = max(1, n_pos // 4)
     tokens, numbers, pairs = [], [], []
     for _ in range(n_trials):
@@ -243,14 +241,14 @@ def trigrams_in_text(
     """Measure what heads add to the logit of the completion where source and destination occur."""
     n_pos = min(LONGEST, model.cfg.n_ctx - len(opening))
     text = placed(candidates, among, opening, n_pos, n_trials)
-    names = list(dict.fromkeys(entry.head for entry in candidates))
+    names = {trigram.head for trigram in candidates}
     found: list[list[Tensor]] = [[] for _ in candidates]
     for begin in range(0, len(text.tokens), BATCH):
         done = run(model, text.tokens[begin : begin + BATCH])
         unembedding = Unembedding.of(done, among)
         logits_of = {}
         for name in names:
-            logits = logits_of_head(done, unembedding, name)
+            logits = unembedding.logits_by_source(name)
             logits_of[name] = logits - logits.mean(1, keepdim=True)
         for r, tokens in enumerate(done.tokens):
             sources, destinations = text.pairs[begin + r].T

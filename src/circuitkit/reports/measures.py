@@ -1,13 +1,10 @@
-"""The parts of a report: each asks one tool of the library about a model and answers in rows.
-
-A row has a name (of a head, a wire, a component), a measure, a value, and where there is one an
-interval `low` to `high` and a control: what the same measure gives where there is nothing to find.
-"""
+"""The parts of a report: each asks one tool of the library about a model and answers in lines."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, cast
+from math import nan
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -23,11 +20,10 @@ from circuitkit.models import load_model
 from circuitkit.parts import head_names
 from circuitkit.reading import heads_of
 from circuitkit.reports import rules
+from circuitkit.reports.lines import Behaviour, Line
 from circuitkit.reports.logits import Unembedding, copying, tested_trigrams, trigrams_by_weights
-from circuitkit.reports.rules import Row
 from circuitkit.rows import default_rows
 
-BEHAVIOURS = (*rules.ATTENTION, "copying")
 MOST_HEADS = 8
 """At most so many heads are listed, and taken out together, for each behaviour."""
 N_WORDS = 8
@@ -68,85 +64,63 @@ def loaded(name: str, call: str) -> TransformerBridge:
     return load_model(name)
 
 
-def row(
-    name: str,
-    measure: str,
-    value: Any,
-    *,
-    interval: tuple[Any, Any] = (None, None),
-    control: Any = None,
-    p: Any = None,
-    text: str = "",
-) -> Row:
-    """Return one row of the table, with six digits of each number."""
-    low, high = interval
-    numbers = {"value": value, "low": low, "high": high, "control": control, "p": p}
-    for key, number in numbers.items():
-        numbers[key] = None if number is None else float(f"{float(number):.6g}")
-    return {"name": name, "measure": measure, **numbers, "named": None, "text": text}
-
-
 # What heads do
 
 
 @torch.no_grad()
-def behaviour(subject: Subject) -> list[Row]:
+def behaviour(subject: Subject) -> list[Line]:
     """Score every head on random rows that repeat, with an interval, a control and a p-value."""
     model = subject.load()
     rows = rules.random_rows(model)
     done = run(model, rows.tokens)
     unembedding = Unembedding.of(done, rows.tokens.unique())
-    result = []
+    lines: dict[str, list[Line]] = {kind: [] for kind in Behaviour}
     for layer in range(len(model.blocks)):
         names = head_names(model, layer)
         if names:
             pattern = done.recording.patterns(layer).cpu()
             for kind in rules.ATTENTION:
-                result += attention_rows(pattern, rows, kind, names)
+                lines[kind] += attention_lines(pattern, rows, kind, names)
         for name in names:
-            result.append(scored(name, "copying", *copying(done, unembedding, name)))
-    return sorted(result, key=lambda row: BEHAVIOURS.index(row["measure"]))
+            lines[Behaviour.COPYING].append(
+                scored(name, Behaviour.COPYING, *copying(unembedding, name))
+            )
+    return [line for of_kind in lines.values() for line in of_kind]
 
 
-def attention_rows(
+def attention_lines(
     pattern: Tensor, rows: rules.RandomRows, kind: str, names: list[str]
-) -> list[Row]:
-    """Return the row of each head of a layer for one behaviour of its pattern."""
+) -> list[Line]:
+    """Return the line of each head of a layer for one behaviour of its pattern."""
     score = rules.attention_score(pattern, rows, kind)
-    p_values = rules.attention_p(score, kind)
-    controls = score.null.mean((0, 1))
-    result = []
-    for i, name in enumerate(names):
-        result.append(scored(name, kind, score.values[:, i], controls[i], p_values[i]))
-    return result
+    columns = score.values.mT, score.null.mean((0, 1)), rules.attention_p(score, kind)
+    return [scored(name, kind, *numbers) for name, *numbers in zip(names, *columns, strict=True)]
 
 
-def scored(name: str, kind: str, values: Tensor, control: Any, p: Any) -> Row:
-    """Return the row of a score that was measured on several random rows."""
+def scored(name: str, kind: str, values: Tensor, control: Tensor, p: Tensor) -> Line:
+    """Return the line of a score that was measured on several random rows."""
     mean = values.mean()
     error = rules.STUDENT * values.std() / len(values) ** 0.5
-    return row(name, kind, mean, interval=(mean - error, mean + error), control=control, p=p)
+    interval = float(mean - error), float(mean + error)
+    return Line(name, kind, float(mean), *interval, float(control), float(p))
 
 
-def named_heads(scores: list[Row]) -> dict[str, list[Row]]:
+def named_heads(scores: list[Line]) -> dict[str, list[Line]]:
     """Return the scores of the heads that the report names for each behaviour, strongest first."""
-    heads: dict[str, list[Row]] = {kind: [] for kind in BEHAVIOURS}
-    for score in sorted(scores, key=lambda score: -score["value"]):
-        if score["named"]:
-            heads[score["measure"]].append(score)
+    heads: dict[str, list[Line]] = {kind: [] for kind in Behaviour}
+    for score in sorted(scores, key=lambda score: -score.value):
+        if score.named:
+            heads[score.measure].append(score)
     return heads
 
 
-def ablation(subject: Subject, kind: str, names: list[str]) -> list[Row]:
+def ablation(subject: Subject, kind: str, names: list[str]) -> list[Line]:
     """Ablate some heads, and compare the loss on the second pass with random heads of their layers."""
     model = subject.load()
     result = effect(model, default_rows(model, batch=4), names, draws=10)
-    control = None
-    if len(result.controls):
-        control = result.controls.median()
+    control = float(result.controls.median()) if len(result.controls) else nan
     text = ", ".join(names)
-    measure, change = "loss without", result.change
-    return [row(kind, measure, change, interval=result.interval, control=control, text=text)]
+    return [Line(kind, "loss without", result.change, *result.interval, control, text=text)]
 
 
 def patterns(subject: Subject, names: list[str]) -> dict[str, Tensor]:
@@ -158,7 +132,7 @@ def patterns(subject: Subject, names: list[str]) -> dict[str, Tensor]:
 # What the weights do
 
 
-def words(subject: Subject, layer: int) -> list[Row]:
+def words(subject: Subject, layer: int) -> list[Line]:
     """Read from the weights what each head of a layer looks for, and which tokens it raises."""
     model = subject.load()
     spelled = speller(model)
@@ -177,12 +151,13 @@ def words(subject: Subject, layer: int) -> list[Row]:
             best = above_mean.topk(4)
             for token, value, ids in zip(tokens, best.values[:, 0], best.indices, strict=True):
                 found = " ".join(map(spelled, ids.tolist()))
-                result.append(row(name, measure, value, text=f"{spelled(token)} → {found}"))
+                text = f"{spelled(token)} → {found}"
+                result.append(Line(name, measure, float(value), text=text))
     return result
 
 
 @torch.no_grad()
-def trigrams(subject: Subject, layer: int) -> list[Row]:
+def trigrams(subject: Subject, layer: int) -> list[Line]:
     """Find the strongest skip trigrams of each head of a layer by weights; measure them in text."""
     model = subject.load()
     spelled = speller(model)
@@ -195,7 +170,7 @@ def trigrams(subject: Subject, layer: int) -> list[Row]:
     for (name, *ids), (value, control, p) in zip(candidates, measured, strict=True):
         source, destination, completion = map(spelled, ids)
         text = f"{source} … {destination} → {completion}"
-        result.append(row(name, "skip trigram", value, control=control, p=p, text=text))
+        result.append(Line(name, "skip trigram", value, control=control, p=p, text=text))
     return result
 
 
@@ -224,7 +199,7 @@ def heads_per_neuron(model: Model) -> tuple[int, ...]:
 
 
 @torch.no_grad()
-def mlps(subject: Subject, k: int) -> list[Row]:
+def mlps(subject: Subject, k: int) -> list[Line]:
     """Convert every MLP into attention heads, `k` of them for each neuron."""
     model, tokens = subject.load(), subject.tokens()
     converted = conversion.to_attention_only(model, heads_per_neuron=k)
@@ -232,19 +207,19 @@ def mlps(subject: Subject, k: int) -> list[Row]:
     result = []
     for layer in converted.report.itertuples():
         name = f"L{layer.Index} MLP"
-        result.append(row(name, "measured error", layer.measured, text=text))
-        result.append(row(name, "promised error", layer.bound, text=text))
+        result.append(Line(name, "measured error", layer.measured, text=text))
+        result.append(Line(name, "promised error", layer.bound, text=text))
 
     before = run(model, tokens).logits.float().log_softmax(-1)
     after = run(converted, tokens).logits.float().log_softmax(-1)
     divergence = (before.exp() * (before - after)).sum(-1).mean().clamp_min(0)
     same_choice = (before.argmax(-1) == after.argmax(-1)).float().mean()
-    result.append(row("model", "KL to the original", divergence, text=text))
-    result.append(row("model", "same first choice", same_choice, text=text))
+    result.append(Line("model", "KL to the original", float(divergence), text=text))
+    result.append(Line("model", "same first choice", float(same_choice), text=text))
     return result
 
 
-def next_token(subject: Subject) -> list[Row]:
+def next_token(subject: Subject) -> list[Line]:
     """Divide the logit of the most likely next token, above the mean logit, into components."""
     model, tokens = subject.load(), subject.tokens()
     spelled = speller(model)
@@ -252,12 +227,10 @@ def next_token(subject: Subject) -> list[Row]:
     result = []
     likely = done.logits[0, -1].softmax(-1).topk(5)
     for probability, token in zip(likely.values, likely.indices.tolist(), strict=True):
-        result.append(row("next token", "probability", probability, text=spelled(token)))
+        result.append(Line("next token", "probability", float(probability), text=spelled(token)))
     shares = residual.why(model, tokens, int(likely.indices[0]))
     shares = shares.top(len(shares), absolute=True)
-    for name in shares:
-        result.append(row(name, "adds to the logit", shares[name]))
-    return result
+    return result + [Line(name, "adds to the logit", float(shares[name])) for name in shares]
 
 
 def speller(model: Model) -> Callable[[int], str]:

@@ -1,6 +1,7 @@
 """Fill the template of a report, and draw its figures. What is shown, and how, is in `page.html`."""
 
 from collections import defaultdict
+from math import isnan
 from pathlib import Path
 
 import jinja2
@@ -15,10 +16,8 @@ from circuitkit.figures.pictures import Picture, in_page
 from circuitkit.names import parse
 from circuitkit.reading import heads_of
 from circuitkit.reports import measures, rules
+from circuitkit.reports.lines import Line, Results
 from circuitkit.reports.measures import Subject
-from circuitkit.reports.rules import Row
-
-Results = dict[str, list[Row]]
 
 
 def page_of(
@@ -33,7 +32,7 @@ def page_of(
     names = measures.head_names(model)
     scores = results.get("behaviour", [])
     clear = measures.named_heads(scores)
-    strongest = [rows[0]["name"] for rows in clear.values() if rows]
+    strongest = [lines[0].name for lines in clear.values() if lines]
     head = next(iter([*strongest, *names]), "L0H0")
     spelled = measures.speller(model)
     values = {
@@ -43,7 +42,7 @@ def page_of(
         "clear": clear,
         "score_picture": score_picture(scores) if scores else None,
         "pattern_picture": pattern_picture(patterns) if patterns else None,
-        "cards": rows_by_head(results, names),
+        "cards": lines_by_head(results, names),
         "head": head,
         "offset": 1 if names and heads_of(model, head).turn is not None else None,
         "model": subject.model if isinstance(subject.model, str) else None,
@@ -58,21 +57,20 @@ def page_of(
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
     environment.filters["drawing"] = circuit_drawing
     environment.filters["image"] = image
-    environment.filters["short"] = lambda number: "" if number is None else f"{number:.3g}"
+    environment.filters["short"] = lambda number: "" if isnan(number) else f"{number:.3g}"
     return environment.get_template("page.html").render(values)
 
 
 def summary(results: Results) -> list[tuple]:
     """Return how many lines of each kind were tried and named, the floor, and the largest p-value."""
-    rows = [row for part in results.values() for row in part]
-    lines = []
+    rows = []
     for kind, least in rules.LEAST.items():
-        tried = [row for row in rows if row["measure"] == kind]
-        named = [row["p"] for row in tried if row["named"]]
+        tried = [line for lines in results.values() for line in lines if line.measure == kind]
+        named = [line.p for line in tried if line.named]
         largest = f"{max(named):.1g}" if named else ""
         if tried:
-            lines.append((kind, len(tried), len(named), least, largest))
-    return lines
+            rows.append((kind, len(tried), len(named), least, largest))
+    return rows
 
 
 def bench_totals() -> dict[str, int]:
@@ -84,22 +82,19 @@ def bench_totals() -> dict[str, int]:
     return totals
 
 
-def rows_by_head(results: Results, names: list[str]) -> dict[str, dict[str, list[Row]]]:
+def lines_by_head(results: Results, names: list[str]) -> dict[str, dict[str, list[Line]]]:
     """Return what the report found about each head, by measure."""
-    cards: dict[str, dict[str, list[Row]]] = {name: defaultdict(list) for name in names}
-    for rows in results.values():
-        for row in rows:
-            if row["name"] in cards:
-                cards[row["name"]][row["measure"]].append(row)
+    cards: dict[str, dict[str, list[Line]]] = {name: defaultdict(list) for name in names}
+    for lines in results.values():
+        for line in lines:
+            if line.name in cards:
+                cards[line.name][line.measure].append(line)
     return cards
 
 
-def circuit_drawing(rows: list[Row], label: str) -> Markup:
+def circuit_drawing(lines: list[Line], label: str) -> Markup:
     """Draw components with their values."""
-    values = {}
-    for row in rows:
-        if not row["name"].endswith("bias"):
-            values[row["name"]] = row["value"]
+    values = {line.name: line.value for line in lines if not line.name.endswith("bias")}
     alt = f"The largest values, {label}: {', '.join(values)}"
     return image(figures.circuit(values, alt=alt, label=label))
 
@@ -110,20 +105,20 @@ def image(picture: Picture) -> Markup:
     return tag.format(in_page(picture.png), picture.alt, picture.width)
 
 
-def score_picture(scores: list[Row]) -> Picture:
+def score_picture(scores: list[Line]) -> Picture:
     """Draw the scores of all heads, one panel for each behaviour."""
-    heads = {row["name"]: parse(row["name"])[0] for row in scores}
+    heads = {score.name: parse(score.name)[0] for score in scores}
     n_layers = 1 + max(head.layer or 0 for head in heads.values())
     n_heads = 1 + max(head.number or 0 for head in heads.values())
     # a layer may have fewer heads than another one, and cells without a head stay empty
-    panels = {row["measure"]: np.ma.masked_all((n_layers, n_heads)) for row in scores}
-    for row in scores:
-        head = heads[row["name"]]
-        panels[row["measure"]][head.layer, head.number] = row["value"]
-    best = max(scores, key=lambda row: row["value"])
+    panels = {score.measure: np.ma.masked_all((n_layers, n_heads)) for score in scores}
+    for score in scores:
+        head = heads[score.name]
+        panels[score.measure][head.layer, head.number] = score.value
+    best = max(scores, key=lambda score: score.value)
     alt = (
         f"Scores of every head, one panel for each of {', '.join(panels)}; the largest is "
-        f"{best['measure']} of {best['name']}, {best['value']:.2f}"
+        f"{best.measure} of {best.name}, {best.value:.2f}"
     )
     return panel_picture(panels, "head", "layer", alt)
 

@@ -18,6 +18,7 @@ nulls are this book's.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -26,22 +27,13 @@ from torch import Tensor
 
 from circuitkit.bridge import Model
 from circuitkit.data import stored
+from circuitkit.reports.lines import Behaviour, Line, Results
 
-Row = dict[str, Any]
-"""A row of the table of a report, by column."""
-ATTENTION = ("prefix matching", "previous token", "duplicate token", "first token")
+ATTENTION = tuple(kind for kind in Behaviour if kind != Behaviour.COPYING)
 """Behaviours of a pattern. Their measure is the attention to the positions of the behaviour."""
 
 FALSE_SHARE = 0.05
-LEAST = {
-    "prefix matching": 0.25,
-    "previous token": 0.25,
-    "duplicate token": 0.25,
-    "first token": 0.25,
-    "copying": 0.25,
-    "wire": 0.25,
-    "skip trigram": 1.5,
-}
+LEAST = {**dict.fromkeys(map(str, Behaviour), 0.25), "wire": 0.25, "skip trigram": 1.5}
 """By how much a measure must exceed its control: a share, or logits for a skip trigram."""
 LEAST_LOGITS = 0.25
 """The p-value of copying is for more logits than this above the mean token."""
@@ -131,10 +123,10 @@ def marked_pairs(
         second = start + period
         third = second + period
         in_second = ((position >= second) & (position < third))[:, None]
-        marked["prefix matching"].append((distance == period - 1) & in_second)
-        marked["previous token"].append((distance == 1) & is_later)
-        marked["duplicate token"].append((distance == period) & in_second)
-        marked["first token"].append((position == 0) & is_later)
+        marked[Behaviour.PREFIX_MATCHING].append((distance == period - 1) & in_second)
+        marked[Behaviour.PREVIOUS_TOKEN].append((distance == 1) & is_later)
+        marked[Behaviour.DUPLICATE_TOKEN].append((distance == period) & in_second)
+        marked[Behaviour.FIRST_TOKEN].append((position == 0) & is_later)
     return {kind: torch.stack(pairs) for kind, pairs in marked.items()}
 
 
@@ -144,7 +136,7 @@ def shuffled(
     """Give pairs for the control: those of other rows, or one random source for each destination."""
     generator = torch.Generator().manual_seed(1)
     for shift in range(1, len(marked)):
-        if kind in ("prefix matching", "duplicate token"):
+        if kind in (Behaviour.PREFIX_MATCHING, Behaviour.DUPLICATE_TOKEN):
             yield marked.roll(shift, dims=0)
         else:
             yield with_random_sources(marked, generator)
@@ -226,35 +218,38 @@ def upper_tail(difference: Tensor, error: Tensor) -> Tensor:
 # Decisions
 
 
-def decide(rows: list[Row]) -> None:
-    """Write into each row of a line, under "named", whether the report names it."""
-    for kind, least in LEAST.items():
-        of_kind = [row for row in rows if row["measure"] == kind]
-        passing = discoveries([row["p"] for row in of_kind])
-        for row, passes in zip(of_kind, passing, strict=True):
-            row["named"] = passes and excess(row) >= least
+def decided(results: Results) -> Results:
+    """Return the lines of all parts, which now say whether the report names them."""
+    limits = {}
+    for kind in LEAST:
+        of_kind = [line for lines in results.values() for line in lines if line.measure == kind]
+        limits[kind] = largest_accepted([line.p for line in of_kind])
+    return {part: [judged(line, limits) for line in lines] for part, lines in results.items()}
 
 
-def excess(row: Row) -> float:
-    """Return by how much the value of a row exceeds its control."""
-    return row["value"] - row["control"]
+def judged(line: Line, limits: dict[str, float]) -> Line:
+    """Return a line that says whether the report names it, if a rule decides this."""
+    kind = line.measure
+    if kind not in LEAST:
+        return line
+    return replace(line, named=line.p <= limits[kind] and line.excess >= LEAST[kind])
 
 
-def discoveries(p_values: list[float]) -> list[bool]:
-    """Return which p-values the procedure of Benjamini and Hochberg accepts.
+def largest_accepted(p_values: list[float]) -> float:
+    """Return the largest p-value that the procedure of Benjamini and Hochberg accepts, or 0.
 
     Examples
     --------
-    >>> discoveries([0.01, 0.04, 0.03, 0.9])
-    [True, False, False, False]
-    >>> discoveries([0.04, 0.03])  # the smaller one exceeds 0.025, and both pass with the larger
-    [True, True]
+    >>> largest_accepted([0.01, 0.04, 0.03, 0.9])
+    0.01
+    >>> largest_accepted([0.04, 0.03])  # the smaller one exceeds 0.025, and passes with the larger
+    0.04
     """
-    limit = 0.0
+    largest = 0.0
     for place, p in enumerate(sorted(p_values), start=1):
         if p <= FALSE_SHARE * place / len(p_values):
-            limit = p
-    return [p <= limit for p in p_values]
+            largest = p
+    return largest
 
 
 def bench_result() -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Wires into the heads that a report names, and the circuits that these wires form."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float, Int
@@ -11,22 +12,21 @@ from circuitkit.bridge import Model, only_permanent_hooks
 from circuitkit.names import Side, parse
 from circuitkit.parts import head_names, norm_before, step_of
 from circuitkit.reading import heads_of
+from circuitkit.reports.lines import Behaviour, Line
 from circuitkit.reports.logits import Unembedding
-from circuitkit.reports.measures import Subject, row
+from circuitkit.reports.measures import Subject
 from circuitkit.reports.rules import (
     LEAST,
     RandomRows,
-    Row,
     excess_weights,
     random_rows,
     upper_tail,
 )
-from circuitkit.runs import Run
 
-WIRED = ("prefix matching", "previous token", "duplicate token")
+WIRED = (Behaviour.PREFIX_MATCHING, Behaviour.PREVIOUS_TOKEN, Behaviour.DUPLICATE_TOKEN)
 """Behaviours whose wires are tried. Many heads of large models attend to the first token at rest."""
 FEW_TOKENS = ", few tokens"
-"""This follows the behaviour in a row that was measured on random rows of few different tokens."""
+"""This follows the behaviour in a line that was measured on random rows of few different tokens."""
 N_CONTROLS = 8
 """So many random directions are the control of a wire."""
 Stream = Float[Tensor, "row pos d_model"]
@@ -40,10 +40,9 @@ class Reader:
 
     Parameters
     ----------
-    done : a run of the whole model
+    unembedding : of the tokens of the rows of a run of the whole model
     weights : for each behaviour, what the attention of each pair counts `[row, dst, src]`: the sum
         is the behaviour above its control
-    unembedding : of the tokens of these rows
     name : the head
 
     Attributes
@@ -53,16 +52,17 @@ class Reader:
 
     def __init__(
         self,
-        done: Run,
-        weights: dict[str, Float[Tensor, "row dst src"]],
         unembedding: Unembedding,
+        weights: dict[str, Float[Tensor, "row dst src"]],
         name: str,
     ) -> None:
+        model = unembedding.done.model
         self.weights = weights
         self.unembedding = unembedding
-        self.head = heads_of(done.model, name).to(unembedding.W.dtype)
-        self.norm = norm_before(done.model, parse(name)[0])
-        self.stream = done.stream(name)
+        self.name = name
+        self.head = heads_of(model, name).to(unembedding.W.dtype)
+        self.norm = norm_before(model, parse(name)[0])
+        self.stream = unembedding.done.stream(name)
         self.query = self.input("Q", self.stream)
         self.key = self.input("K", self.stream)
         self.raised = self.most_raised(self.stream)
@@ -86,8 +86,7 @@ class Reader:
 
     def most_raised(self, stream: Stream) -> Int[Tensor, "row pos"]:
         """Return which token the head raises most if it attends to a position."""
-        values = self.input("V", stream)
-        logits = self.unembedding.logits(values, self.head.W_O[0])
+        logits = self.unembedding.logits(self.name, self.input("V", stream))
         return self.unembedding.ids[logits.argmax(-1)]
 
     def lost(self, side: Side, missing: Stream, source: Tensor) -> dict[str, float]:
@@ -104,7 +103,7 @@ class Reader:
         if side == "V":
             before = share_equal(self.raised, source)
             after = share_equal(self.most_raised(stream), source)
-            return {"copying": float(before - after)}
+            return {Behaviour.COPYING: float(before - after)}
         query = self.input("Q", stream) if side == "Q" else self.query
         key = self.input("K", stream) if side == "K" else self.key
         left = self.behaviours(query, key)
@@ -132,7 +131,7 @@ def share_equal(some: Tensor, others: Tensor) -> Float[Tensor, ""]:
 
 
 @torch.no_grad()
-def wires(subject: Subject, kinds_of: dict[str, list[str]]) -> list[Row]:
+def wires(subject: Subject, kinds_of: dict[str, list[str]]) -> list[Line]:
     """Cut every wire into some heads, and compare what is lost with random directions.
 
     Parameters
@@ -142,7 +141,7 @@ def wires(subject: Subject, kinds_of: dict[str, list[str]]) -> list[Row]:
 
     Returns
     -------
-    A row for each wire and behaviour, with the behaviour as its text. Prefix matching is measured a
+    A line for each wire and behaviour, with the behaviour as its text. Prefix matching is measured a
     second time, on rows of few different tokens, and `FEW_TOKENS` follows it there. A cut replaces what the earlier head writes by its mean over
     all rows and positions. The control removes a vector of the same length in a random direction
     instead; it is computed where the cut loses at least the floor.
@@ -152,20 +151,20 @@ def wires(subject: Subject, kinds_of: dict[str, list[str]]) -> list[Row]:
     # a head may look for two tokens in a row, which shows only where single tokens come often
     matching = {}
     for name, kinds in kinds_of.items():
-        if "prefix matching" in kinds:
-            matching[name] = ["prefix matching"]
+        if Behaviour.PREFIX_MATCHING in kinds:
+            matching[name] = [Behaviour.PREFIX_MATCHING]
     again = cut_wires(model, random_rows(model, few_tokens=True), matching)
-    return result + [entry | {"text": entry["text"] + FEW_TOKENS} for entry in again]
+    return result + [replace(line, text=line.text + FEW_TOKENS) for line in again]
 
 
-def cut_wires(model: Model, rows: RandomRows, kinds_of: dict[str, list[str]]) -> Iterator[Row]:
+def cut_wires(model: Model, rows: RandomRows, kinds_of: dict[str, list[str]]) -> Iterator[Line]:
     """Cut the wires into some heads on these rows."""
     done = run(model, rows.tokens)
     unembedding = Unembedding.of(done, rows.tokens.unique())
-    weights = {kind: excess_weights(rows, kind) for kind in WIRED}
+    weights: dict[str, Tensor] = {kind: excess_weights(rows, kind) for kind in WIRED}
     generator = torch.Generator().manual_seed(0)
     for name, kinds in kinds_of.items():
-        reader = Reader(done, {kind: weights[kind] for kind in kinds}, unembedding, name)
+        reader = Reader(unembedding, {kind: weights[kind] for kind in kinds}, name)
         for earlier in heads_before(model, name):
             written = done.part(earlier, before=name)
             written = written - written.mean((0, 1))
@@ -182,7 +181,7 @@ def cut_wire(
     written: Stream,
     source: Tensor,
     generator: torch.Generator,
-) -> Iterator[Row]:
+) -> Iterator[Line]:
     """Cut one wire, and take out random directions if this loses at least the floor."""
     by_cut = reader.lost(side, written, source)
     controls = []
@@ -192,7 +191,7 @@ def cut_wire(
             controls.append(reader.lost(side, direction, source))
     for kind, lost in by_cut.items():
         null = torch.tensor([control[kind] for control in controls])
-        yield wire_row(wire, kind, lost, null)
+        yield wire_line(wire, kind, lost, null)
 
 
 def heads_before(model: Model, name: str) -> list[str]:
@@ -209,50 +208,41 @@ def turned(vectors: Stream, generator: torch.Generator) -> Stream:
     return vectors[..., order] * signs
 
 
-def wire_row(wire: str, kind: str, lost: float, null: Float[Tensor, " control"]) -> Row:
-    """Return the row of a wire; its p-value is 1 if it loses less than the floor."""
+def wire_line(wire: str, kind: str, lost: float, null: Float[Tensor, " control"]) -> Line:
+    """Return the line of a wire; its p-value is 1 if it loses less than the floor."""
     if not len(null):
-        return row(wire, "wire", lost, p=1.0, text=kind)
+        return Line(wire, "wire", lost, p=1.0, text=kind)
     control = null.mean()
     p = upper_tail(lost - control - LEAST["wire"], null.std())
-    return row(wire, "wire", lost, control=control, p=p, text=kind)
+    return Line(wire, "wire", lost, control=float(control), p=float(p), text=kind)
 
 
 # Circuits
 
 
-def circuits(scores: list[Row], wire_rows: list[Row]) -> list[Row]:
+def circuits(scores: list[Line], wire_lines: list[Line]) -> list[Line]:
     """Join the wires that a report names into circuits.
 
     Induction is a head that matches prefixes and copies, with all wires into its queries and keys.
     A virtual head is a wire into values, through which the later head copies what the earlier one
     has attended to.
     """
-    copying = {
-        score["name"] for score in scores if score["measure"] == "copying" and score["named"]
-    }
-    wires_of: dict[tuple[str, str], list[Row]] = {}
-    for entry in wire_rows:
-        if not entry["named"]:
+    copying = {score.name for score in scores if score.measure == "copying" and score.named}
+    wires_of: dict[tuple[str, str], list[Line]] = {}
+    for wire in wire_lines:
+        if not wire.named:
             continue
-        head, side = reader_of(entry)
-        if side == "V":
-            wires_of["virtual head", entry["name"]] = [entry]
-        elif entry["text"].removesuffix(FEW_TOKENS) == "prefix matching" and head in copying:
-            wires_of.setdefault(("induction", head), []).append(entry)
-    return [circuit_row(kind, entries) for (kind, _), entries in wires_of.items()]
+        reader = parse(wire.name)[-1]
+        if reader.side == "V":
+            wires_of["virtual head", wire.name] = [wire]
+        elif wire.text.startswith(Behaviour.PREFIX_MATCHING) and str(reader.part) in copying:
+            wires_of.setdefault(("induction", str(reader.part)), []).append(wire)
+    return [circuit_line(kind, group) for (kind, _), group in wires_of.items()]
 
 
-def reader_of(entry: Row) -> tuple[str, str]:
-    """Return the later head of a wire, and the input which the wire enters."""
-    _, _, end = entry["name"].partition("->")
-    head, _, side = end.partition(".")
-    return head, side
-
-
-def circuit_row(kind: str, entries: list[Row]) -> Row:
-    """Return the row of a circuit, with the value and the p-value of its weakest wires."""
-    names = ", ".join(dict.fromkeys(entry["name"] for entry in entries))
-    value = min(entry["value"] for entry in entries)
-    p = max(entry["p"] for entry in entries)
-    return row(names, kind, value, p=p) | {"named": True}
+def circuit_line(kind: str, group: list[Line]) -> Line:
+    """Return the line of a circuit, with the value and the p-value of its weakest wires."""
+    names = ", ".join(dict.fromkeys(wire.name for wire in group))
+    value = min(wire.value for wire in group)
+    p = max(wire.p for wire in group)
+    return Line(names, kind, value, p=p, named=True)

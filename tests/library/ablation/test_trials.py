@@ -9,6 +9,7 @@ import circuitkit as ck
 from circuitkit.ablation import run
 from circuitkit.effects import attribution, effect
 from circuitkit.reports import page
+from circuitkit.reports.lines import Line
 from circuitkit.superposition import GATES, GatedBlock, with_gated_layer
 from tests.support import tiny_models
 from tests.support.zoo import SHAPES, converted, make
@@ -216,7 +217,7 @@ def test_scores_of_layers_with_different_numbers_of_heads_stand_under_their_name
     drawn = {}
     monkeypatch.setattr(page, "panel_picture", lambda panels, *_: drawn.update(panels))
     numbers = {"L0H0": 0.1, "L0H1": 0.2, "L2H0": 0.3, "L2H1": 0.4, "L2H2": 0.5}
-    page.score_picture([{"name": n, "measure": "copying", "value": v} for n, v in numbers.items()])
+    page.score_picture([Line(name, "copying", value) for name, value in numbers.items()])
     shown = drawn["copying"].filled(-1.0).tolist()
     assert shown == [[0.1, 0.2, -1.0], [-1.0, -1.0, -1.0], [0.3, 0.4, 0.5]]
 

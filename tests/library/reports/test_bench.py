@@ -7,35 +7,37 @@ import pytest
 import circuitkit as ck
 from circuitkit.reports import rules
 from studies.bench import judge
+from studies.bench.lines import Line, circuit_line
 from studies.bench.load import load
 
 ANSWERS = judge.STORED.parents[4] / "studies/bench/answers-test.json"
-PREVIOUS = {"line": "behaviour", "head": "L0H1", "behaviour": "previous token"}
+PREVIOUS = Line("behaviour", "L0H1", "previous token")
 COPYING = {"line": "behaviour", "head": "L1H0", "behaviour": "copying"}
-WEAK = {"line": "wire", "wire": "L0H0->L1H0.K"}
-WIRE = {"line": "wire", "wire": "L0H1->L1H0.K"}
-TRIGRAM = {"line": "skip trigram", "head": "L0H2", "trigram": [3, 4, 5]}
-
-
-def circuit(*wires):
-    heads = judge.heads_of(list(wires))
-    return {"line": "circuit", "circuit": "induction", "heads": heads, "wires": list(wires)}
+WEAK, WIRE = "L0H0->L1H0.K", "L0H1->L1H0.K"
 
 
 def test_each_verdict_of_the_judge():
     """One line of each verdict; a circuit is right although it has one wire that is unclear."""
+    circuit = {"line": "circuit", "circuit": "induction", "heads": ["L0H1", "L1H0"]}
     answer = {
-        "lines": [PREVIOUS, COPYING, circuit(WIRE["wire"])],
-        "unclear": [WEAK, {"line": "skip trigram", "head": "L0H2", "n_strong": 4}],
+        "lines": [vars(PREVIOUS), COPYING, circuit | {"wires": [WIRE]}],
+        "unclear": [
+            {"line": "wire", "wire": WEAK, "lost": 0.3},
+            {"line": "skip trigram", "head": "L0H2", "n_strong": 4},
+        ],
     }
-    named = [PREVIOUS, WIRE, TRIGRAM, WEAK, circuit(WIRE["wire"], WEAK["wire"])]
-    verdicts = judge.judged(named, answer)
-    by_kind = {judge.kind_of_key(entry["line"]): entry["verdict"] for entry in verdicts}
-    wires = [entry["verdict"] for entry in verdicts if entry["line"][0] == "wire"]
-    assert sorted(wires) == ["false", "unclear"]
-    assert by_kind["previous token"] == by_kind["circuit"] == "right"
-    assert by_kind["copying"] == "missed"
-    assert by_kind["skip trigram"] == "unclear"
+    wires = [Line("wire", wire=WIRE), Line("wire", wire=WEAK)]
+    trigram = Line("skip trigram", "L0H2", trigram=(3, 4, 5))
+    found = circuit_line("induction", [WIRE, WEAK])
+    verdicts = judge.judged([PREVIOUS, *wires, trigram, found], answer)
+    assert {verdict["line"]: verdict["verdict"] for verdict in verdicts} == {
+        Line.of(COPYING): "missed",
+        PREVIOUS: "right",
+        Line.of(circuit | {"wires": [WIRE]}): "right",
+        wires[0]: "false",
+        wires[1]: "unclear",
+        trigram: "unclear",
+    }
     table = judge.table_of(verdicts).loc["total"]
     assert table[judge.VERDICTS].tolist() == [2, 1, 1, 2]
     assert table["false discoveries"] == pytest.approx(1 / 3)
@@ -47,7 +49,7 @@ def test_the_lines_of_a_report_are_those_that_its_page_counts():
     table = report.table
     tried = judge.tried_lines_of(report)
     n_scores = table["measure"].isin([*rules.ATTENTION, "copying"]).sum()
-    assert sum(line["line"] == "behaviour" for line in tried) == n_scores > 0
+    assert sum(line.line == "behaviour" for line in tried) == n_scores > 0
     named = judge.lines_of(report)
     assert len(named) == table["named"].eq(True).sum()
 

@@ -18,6 +18,7 @@ import torch
 import circuitkit as ck
 from circuitkit.__main__ import main
 from circuitkit.reports import document, measures, page, rules, wires
+from circuitkit.reports.lines import Behaviour, Line
 from circuitkit.reports.logits import Unembedding
 from tests.support import tiny_models
 
@@ -42,7 +43,7 @@ def of_mlps():
     return ck.report("two-layer-mlp")
 
 
-def entry(report, part, name, measure):
+def line(report, part, name, measure):
     table = report.table
     chosen = (table["part"] == part) & (table["name"] == name) & (table["measure"] == measure)
     (row,) = table[chosen].to_dict("records")
@@ -69,7 +70,7 @@ def test_scores_by_hand(made):
     for kind, by_row in expected.items():
         by_row = torch.stack(by_row)
         for i, name in enumerate(ck.heads_of(model).names):
-            row, error = entry(made, "behaviour", name, kind), by_row[:, i].std() / 16**0.5
+            row, error = line(made, "behaviour", name, kind), by_row[:, i].std() / 16**0.5
             assert row["value"] == pytest.approx(float(by_row[:, i].mean()), abs=2e-5)
             assert row["high"] - row["low"] == pytest.approx(float(2 * 2.13 * error), abs=2e-5)
 
@@ -80,14 +81,14 @@ def named(report, measure):
 
 
 def test_the_shipped_two_layer_model_has_its_induction_head_and_its_wires(made):
-    row = entry(made, "behaviour", "L1H3", "prefix matching")
+    row = line(made, "behaviour", "L1H3", "prefix matching")
     assert row["low"] > 0.7 > 0.1 > row["control"]
     assert named(made, "prefix matching") == named(made, "copying") == ["L1H3"]
     assert named(made, "previous token") == ["L0H1"]
     assert {"L0H1->L1H3.K", "L0H1->L1H3.Q"} <= set(named(made, "wire"))
     (circuit,) = named(made, "induction")
     assert "L0H1->L1H3.K" in circuit.split(", ")
-    ablated = entry(made, "ablation prefix matching", "prefix matching", "loss without")
+    ablated = line(made, "ablation prefix matching", "prefix matching", "loss without")
     assert ablated["low"] > 4 * abs(ablated["control"])
 
 
@@ -126,7 +127,7 @@ def test_a_cut_wire_is_what_run_computes_without_it():
     done = ck.run(model, rows.tokens)
     weights = {"prefix matching": rules.excess_weights(rows, "prefix matching")}
     unembedding = Unembedding.of(done, rows.tokens.unique())
-    reader = wires.Reader(done, weights, unembedding, "L1H3")
+    reader = wires.Reader(unembedding, weights, "L1H3")
     pattern = done.pattern("L1H3")[:, None]
     score = rules.attention_score(pattern, rows, "prefix matching")
     assert reader.whole["prefix matching"] == pytest.approx(float(score.excess), abs=1e-5)
@@ -138,12 +139,12 @@ def test_a_cut_wire_is_what_run_computes_without_it():
 
 
 def test_the_procedure_of_benjamini_and_hochberg():
-    assert rules.discoveries([]) == []
-    assert rules.discoveries([0.06]) == [False]
+    assert rules.largest_accepted([]) == rules.largest_accepted([0.06]) == 0
+    assert rules.largest_accepted([0.04, 0.03]) == 0.04  # 0.03 alone would not pass
     # their example of 1995, section 3: four of these fifteen hypotheses are rejected
     p = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459]
     p += [0.3240, 0.4262, 0.5719, 0.6528, 0.7590, 1.0]
-    assert rules.discoveries(p) == [True] * 4 + [False] * 11
+    assert rules.largest_accepted(p) == p[3]
 
 
 def test_the_terms_of_the_logit_add_up(made):
@@ -156,7 +157,7 @@ def test_the_terms_of_the_logit_add_up(made):
 def test_the_page_counts_what_was_tried_and_named(made):
     (shown,) = re.findall(r"Lines that were tried and named.*?</table>", made.html, re.DOTALL)
     cells = re.findall(r"<t[dh][^>]*>([^<]*)", shown)
-    for kind in (*measures.BEHAVIOURS, "wire", "skip trigram"):
+    for kind in (*Behaviour, "wire", "skip trigram"):
         lines = made.table[made.table["measure"] == kind]
         found = lines["p"][lines["named"] == True]  # noqa: E712
         tried, told, _, largest = cells[cells.index(kind) + 1 :][:4]
@@ -167,10 +168,9 @@ def test_the_page_counts_what_was_tried_and_named(made):
 def test_rows_of_the_pictures_are_layers_and_destinations(monkeypatch):
     drawn = []
     monkeypatch.setattr(page.figures, "picture", lambda fig, alt: drawn.append(fig))
-    rows = [
-        measures.row(f"L{k}H{h}", "copying", k / 2 + h / 10) for k in range(2) for h in range(3)
-    ]
-    page.score_picture(rows)
+    page.score_picture(
+        [Line(f"L{k}H{h}", "copying", k / 2 + h / 10) for k in range(2) for h in range(3)]
+    )
     (ax,) = drawn[0].axes
     assert (ax.get_ylabel(), ax.get_xlabel()) == ("layer", "head")
     assert ax.images[0].get_array().tolist() == [[0.0, 0.1, 0.2], [0.5, 0.6, 0.7]]
@@ -185,8 +185,8 @@ def test_the_divergence_of_a_converted_model_is_from_the_original_to_it():
     # sharper predictions, so that the two directions differ
     model.unembed.original_component.weight.data.mul_(10)
     tokens = model.to_tokens(document.TEXT)
-    rows = measures.mlps(measures.Subject(model, tuple(tokens[0].tolist()), ""), 1)
-    (told,) = [row["value"] for row in rows if row["measure"] == "KL to the original"]
+    lines = measures.mlps(measures.Subject(model, tuple(tokens[0].tolist()), ""), 1)
+    (told,) = [line.value for line in lines if line.measure == "KL to the original"]
     converted = ck.to_attention_only(model, heads_per_neuron=1)
     p, q = (m(tokens)[0].detach().double().log_softmax(-1) for m in (model, converted))
     there, back = (float((x.exp() * (x - y)).sum(-1).mean()) for x, y in ((p, q), (q, p)))
@@ -277,11 +277,11 @@ def code_behind(report, key):
 
 def test_the_code_behind_a_section_computes_its_numbers(made, of_mlps):
     ablated, names = code_behind(made, "behaviour")
-    told = entry(made, "behaviour", "L1H3", "prefix matching")["value"]
+    told = line(made, "behaviour", "L1H3", "prefix matching")["value"]
     assert float(names["score"].values.mean()) == pytest.approx(told, abs=2e-5)
     assert ablated.sets[0] == ("L1H3",)
     terms, _ = code_behind(made, "next-token")
-    told = entry(made, "next token", "L1H3", "adds to the logit")["value"]
+    told = line(made, "next token", "L1H3", "adds to the logit")["value"]
     assert terms["L1H3"] == pytest.approx(told, abs=1e-3)
     pattern, names = code_behind(made, "patterns")
     assert float(pattern.sum()) == pytest.approx(names["run"].tokens.shape[1], abs=1e-3)
@@ -366,8 +366,7 @@ def test_a_report_on_a_cluster_survives_a_killed_worker(made, tmp_path):
 
 
 def test_a_circuit_has_the_named_wires_of_a_head_that_copies():
-    scores = [measures.row("L1H3", "copying", 0.9) | {"named": True}]
-    scores += [measures.row("L1H2", "copying", 0.1) | {"named": False}]
+    scores = [Line("L1H3", "copying", 0.9, named=True), Line("L1H2", "copying", 0.1, named=False)]
     found = [
         ("L0H1->L1H3.K", "prefix matching", 0.9, True),
         ("L0H2->L1H3.K", "prefix matching", 0.3, False),
@@ -376,14 +375,11 @@ def test_a_circuit_has_the_named_wires_of_a_head_that_copies():
         ("L0H1->L1H2.K", "prefix matching", 0.7, True),
         ("L0H4->L1H2.V", "copying", 0.6, True),
     ]
-    rows = [
-        measures.row(name, "wire", value, p=0.01, text=pattern) | {"named": named}
+    lines = [
+        Line(name, "wire", value, p=0.01, named=named, text=pattern)
         for name, pattern, value, named in found
     ]
-    induction, virtual_head = wires.circuits(scores, rows)
-    assert (induction["name"], induction["measure"]) == (
-        "L0H1->L1H3.K, L0H0->L1H3.Q",
-        "induction",
-    )
-    assert induction["value"] == 0.4
-    assert (virtual_head["name"], virtual_head["measure"]) == ("L0H4->L1H2.V", "virtual head")
+    assert wires.circuits(scores, lines) == [
+        Line("L0H1->L1H3.K, L0H0->L1H3.Q", "induction", 0.4, p=0.01, named=True),
+        Line("L0H4->L1H2.V", "virtual head", 0.6, p=0.01, named=True),
+    ]
