@@ -31,7 +31,7 @@ NUMBER = r"(?<![\w.,^_/#-])[−+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?(?: ?%)?(?
 COMMENT = r"[*_$]*<!-- (?:chosen\b|[=<>] )"
 BOUND = re.compile(rf"({NUMBER})?[*_$]*<!-- ([=<>]) (.+?) -->", re.S)
 # The choices of a prediction (`tools/check/predictions.py`) are guesses.
-CHOICES = r"(?:^[-*] [^\n]*\n(?:[ ]+[^\n]*\n)*)+\n<!-- predict\n.*?-->"
+CHOICES = r"(?:^[-*] [^\n]*\n(?: [^\n]*\n)*)+\n<!-- predict\n.*?-->"
 NOT_PROSE = [
     CHOICES,
     r"```.*?```|`[^`]*`",
