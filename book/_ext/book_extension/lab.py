@@ -16,7 +16,7 @@ from .light import size
 STATIC = Path(__file__).resolve().parents[2] / "_static"
 PAGE, HOME = "book/lab", "book/intro"
 PLACE = re.compile(r"<!-- lab: ([\w-]+) -->")
-TOY, BIRTH = "toy", "birth"
+TOY, BIRTH, DAY = "toy", "birth", "day"
 
 
 def write(app, error) -> None:
@@ -28,7 +28,7 @@ def write(app, error) -> None:
         (folder / f"{name}.js").write_text(bundle.script(name), "utf-8")
     (folder / "text.js").write_text(bundle.delivered("text", bundle.text()), "utf-8")
     (folder / "births.js").write_text(bundle.delivered("births", bundle.births()), "utf-8")
-    for name in ("lab.css", "birth.css"):
+    for name in ("lab.css", "birth.css", "day.css"):
         (folder / name).write_bytes((bundle.SOURCES / name).read_bytes())
     for name, data in bundle.weights().items():
         path = folder / f"models/{name}.js"
@@ -38,7 +38,7 @@ def write(app, error) -> None:
 def element(preset: str, page: str, *, inside: str = "", linked: bool = False, flags=()) -> str:
     """The lab before it starts; on its own page the presets can be linked to. `flags` are attributes without a value."""
     inside += "<noscript><p>The lab needs JavaScript.</p></noscript>"
-    if preset in (TOY, BIRTH):
+    if preset in (TOY, BIRTH, DAY):
         return f"<circuit-{preset}>{inside}</circuit-{preset}>"
     attributes = {"data-preset": preset, "data-page": page} | dict.fromkeys(flags, "")
     if linked:
@@ -78,7 +78,7 @@ def fill(app, docname, source) -> None:
     page = app.builder.get_relative_uri(docname, PAGE) or "lab.html"
 
     def put(found) -> str:
-        known = [*bundle.presets(), TOY, BIRTH]
+        known = [*bundle.presets(), TOY, BIRTH, DAY]
         if found[1] not in known:
             raise ValueError(
                 f"{docname}: the lab has no preset {found[1]!r}; expected one of {known}"
@@ -126,6 +126,8 @@ def scripts(app, pagename, templatename, context, doctree) -> None:
             app.add_js_file(f"lab/{name}.js", loading_method="defer")
             if name == BIRTH:
                 app.add_css_file("lab/birth.css")
+    if f"<circuit-{DAY}" in (context.get("body") or ""):
+        app.add_js_file(f"lab/{DAY}.js", loading_method="defer")  # it brings its own style
 
 
 def setup(app) -> None:

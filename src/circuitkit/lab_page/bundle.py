@@ -4,6 +4,7 @@ The modules of this folder become classic scripts, because a page that is opened
 `start.js`. When the lab starts, it loads `parts.js`, `lab.js` and `engine.js` (one after the other, so that none of them blocks
 the page), the tokenizer (`text.js`) and the weights (`models/NAME.js`), which are the bytes of the library's own files. `toy`, the
 model of chapter 5 with two heads, has its own script, and so has `birth`, the model that is trained in the page; `cradle` trains it.
+`day` is the circuit of the day.
 """
 
 import base64
@@ -22,6 +23,7 @@ SCRIPTS = {
     "start": "start.js",
     "toy": "toy.js",
     "birth": "birth.js",
+    "day": "day.js",
     "parts": "lab.js",
     "lab": "lab.js",
     "engine": "worker.js",
@@ -76,7 +78,7 @@ def script(name: str) -> str:
         texts = texts[-1:]
     given = f"{{ {', '.join(shared)} }}"
     code = '"use strict";\n' + f"const {given} = parts;\n" * (name == "lab") + "\n".join(texts)
-    if name in ("start", "toy", "birth"):
+    if name in ("start", "toy", "birth", "day"):
         return f"(() => {{\n{code}}})();\n"
     if name in ("engine", "cradle"):
         # The text of a function, which only the worker reads as code.
