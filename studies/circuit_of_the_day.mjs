@@ -2,7 +2,7 @@
 // Every day is played by the page's own rules (`puzzle.js`). The policies:
 //   random    cuts one of the wires or answers "no circuit", each at most once, all alike; 20 games a day
 //   hedged    cuts five random wires and then answers "no circuit"; 20 games a day
-//   fixed     the six moves, the same on every day, that win most of these days: chosen with hindsight, so an upper bound
+//   fixed     the five wires that are enough most often on these days, and then "no circuit": chosen with hindsight, without data of the day
 //   informed  uses what is on the screen: the text, the patterns and what cuts do to them and to the prediction
 // One line for each policy: the share of days won, by kind of day, and the mean number of squares of won games.
 import { wireName } from "../src/circuitkit/lab_page/planted.js";
@@ -41,7 +41,7 @@ function hedged(puzzle) {
 /** How much head `head` of layer `layer` attends from one position to another, as the page shows it. */
 function share(puzzle, layer, head, i, j) {
   const n = puzzle.planted.tokens.length;
-  return puzzle.look().patterns[layer][(head * n + i) * n + j];
+  return puzzle.look().patterns[layer][head][i * n + j];
 }
 
 function informed(puzzle) {
@@ -100,16 +100,8 @@ for (const [name, policy, times] of [["random", random, GAMES], ["hedged", hedge
     return game;
   })));
 }
-// One after the other the move that wins most of the days that are left.
-const fixed = [];
-for (let i = 0; i < 6; i++) {
-  const wins = (moves) => days.filter((day) => {
-    const game = fresh(day);
-    play(game, moves);
-    return game.won;
-  }).length;
-  fixed.push([...WIRES, NONE].filter((move) => !fixed.includes(move)).reduce((best, move) => (wins([...fixed, move]) > best[1] ? [move, wins([...fixed, move])] : best), ["", -1])[0]);
-}
+const often = new Map(WIRES.map((name) => [name, days.filter(({ answers }) => answers.some((set) => set.length === 1 && set[0] === name)).length]));
+const fixed = [...[...WIRES].sort((a, b) => often.get(b) - often.get(a)).slice(0, 5), NONE];
 report("fixed", days.map((day) => {
   const game = fresh(day);
   play(game, fixed);

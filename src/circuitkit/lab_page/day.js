@@ -102,7 +102,7 @@ class CircuitDay extends HTMLElement {
     const shape = { follow: `${D} ${A} … ${D}`, before: `${A} ${D} … ${D}`, asked: `${D} ${A} … ${D} ?` }[story] ?? "";
     const chips = tokens.map((token, i) => {
       const kind = i === tokens.length - 1 ? " cd-last" : wordOf(token) === D || token === answer ? " cd-again" : "";
-      return h("li", { class: `cd-chip${kind}` }, wordOf(token));
+      return h("li", { class: `cd-chip${kind}` }, written(token));
     });
     this.cards = [0, 1].map((layer) => [0, 1, 2, 3].map((head) => this.card(layer, head)));
     this.wires = s("svg", { class: "cd-wires", "aria-hidden": "true" });
@@ -175,12 +175,13 @@ class CircuitDay extends HTMLElement {
     if (!free && game.over) this.finish();
   }
 
-  /** @param {string} name */
-  join(name) {
+  /** @param {string} name @param {boolean} [gone]  whether its button goes away */
+  join(name, gone = false) {
     const before = this.game.look();
     this.game.join(name);
     this.keep();
     this.draw();
+    if (gone) this.knife?.focus();
     this.say(`${wire(name)} is connected again. ${this.now(before)}`);
   }
 
@@ -255,14 +256,15 @@ class CircuitDay extends HTMLElement {
     this.cards?.forEach((cards, layer) =>
       cards.forEach((card, head) => {
         card.classList.toggle("cd-chosen", head === (layer ? reader : writer));
-        paint(/** @type {HTMLCanvasElement} */ (card.querySelector("canvas")), look.patterns[layer], head);
+        paint(/** @type {HTMLCanvasElement} */ (card.querySelector("canvas")), look.patterns[layer][head]);
         for (const input of card.querySelectorAll("input")) input.checked = input.value === (layer ? `L1H${reader}.${side}` : `L0H${writer}`);
       }),
     );
+    this.classList.toggle("cd-over", game.over);
     this.row?.replaceChildren(...Array.from({ length: SQUARES }, (_, i) => square(game.squares[i])));
     if (this.knife) this.knife.textContent = game.cuts.includes(this.wire) ? `Connect ${wire(this.wire)} again` : `Cut ${wire(this.wire)}`;
     this.none?.toggleAttribute("hidden", game.over);
-    const words = game.cuts.length ? [`Cut now, at most ${HELD}: `, ...game.cuts.map((name) => h("button", { type: "button", title: "Connect it again", "aria-label": `Connect ${wire(name)} again`, click: () => this.join(name) }, `${wire(name)} ✕`))] : ["No wire is cut. A cut stays until you connect the wire again."];
+    const words = game.cuts.length ? [`Cut now, at most ${HELD}: `, ...game.cuts.map((name) => h("button", { type: "button", title: "Connect it again", "aria-label": `Connect ${wire(name)} again`, click: () => this.join(name, true) }, `${wire(name)} ✕`))] : ["No wire is cut. A cut stays until you connect the wire again."];
     this.held?.replaceChildren(...words);
     this.next?.replaceChildren(...this.chances(look));
     this.patterns?.replaceChildren(this.pattern(look, 1, reader), this.pattern(look, 0, writer));
@@ -287,14 +289,14 @@ class CircuitDay extends HTMLElement {
   pattern(look, layer, head) {
     const { tokens } = this.game.planted;
     const n = tokens.length;
-    const words = tokens.map((token) => wordOf(token).replace("start", "•"));
-    const said = h("p", { class: "cd-point" });
-    const point = (/** @type {number} */ i, /** @type {number} */ j) => `from ${wordOf(tokens[i])} to ${wordOf(tokens[j])}: ${percent(look.patterns[layer][(head * n + i) * n + j])}`;
-    const best = words.reduce((most, _, j) => (look.patterns[layer][(head * n + n - 1) * n + j] > look.patterns[layer][(head * n + n - 1) * n + most] ? j : most), 0);
-    said.textContent = `Last token: ${point(n - 1, best)}`;
+    const words = tokens.map((token) => () => written(token));
+    const shares = look.patterns[layer][head];
+    const point = (/** @type {number} */ i, /** @type {number} */ j) => `from ${wordOf(tokens[i])} to ${wordOf(tokens[j])}: ${percent(shares[i * n + j])}`;
+    const end = shares.subarray((n - 1) * n);
+    const said = h("p", { class: "cd-point" }, `Last token: ${point(n - 1, end.indexOf(Math.max(...end)))}`);
     const cell = (/** @type {number} */ i, /** @type {number} */ j) => {
       if (j > i) return h("td", { class: "cd-future" });
-      const share = look.patterns[layer][(head * n + i) * n + j];
+      const share = shares[i * n + j];
       const made = h("td", { pointerenter: () => (said.textContent = `Attention ${point(i, j)}`) }, h("span", { class: "cd-hidden" }, percent(share)));
       made.style.setProperty("--share", `${Math.round(Math.sqrt(share) * 100)}%`);
       return made;
@@ -306,8 +308,8 @@ class CircuitDay extends HTMLElement {
         "table",
         {},
         h("caption", {}, `Where L${layer}H${head} looks`),
-        h("thead", {}, h("tr", {}, h("td", {}), words.map((text) => h("th", { scope: "col" }, text)))),
-        h("tbody", {}, words.map((text, i) => h("tr", { class: i === n - 1 ? "cd-end-row" : "" }, h("th", { scope: "row" }, text), words.map((_, j) => cell(i, j))))),
+        h("thead", {}, h("tr", {}, h("td", {}), words.map((text) => h("th", { scope: "col" }, text())))),
+        h("tbody", {}, words.map((text, i) => h("tr", { class: i === n - 1 ? "cd-end-row" : "" }, h("th", { scope: "row" }, text()), words.map((_, j) => cell(i, j))))),
       ),
       said,
     );
@@ -356,7 +358,7 @@ class CircuitDay extends HTMLElement {
     end.hidden = !game.over;
     if (!game.over || end.childElementCount) return;
     const days = Object.values(stored()).filter((one) => one?.over);
-    const text = /** @type {HTMLTextAreaElement} */ (h("textarea", { readonly: true, rows: 3, "aria-label": "Your result as text", focus: () => text.select() }));
+    const text = /** @type {HTMLTextAreaElement} */ (h("textarea", { readonly: true, rows: 4, "aria-label": "Your result as text", focus: () => text.select() }));
     text.value = this.result();
     const sets = game.answers.slice(0, 6).map((set) => h("li", {}, set.map(wire).join(" and ")));
     const [year, month, day] = game.day.split("-").map(Number);
@@ -366,7 +368,8 @@ class CircuitDay extends HTMLElement {
       h("p", { class: "cd-verdict" }, this.verdict(), days.length > 1 && ` You have won ${days.filter((one) => one.won).length} of ${days.length} days.`),
       picture(game.planted),
       h("p", {}, explained(game.planted)),
-      sets.length > 0 && h("div", {}, h("p", {}, "We tried all 18,472 sets of up to three cuts. These are enough:"), h("ul", {}, sets), game.answers.length > sets.length && h("p", {}, `and ${game.answers.length - sets.length} more.`)),
+      !sets.length && h("p", {}, "The page has tried all 18,472 sets of up to three cuts, and none of them is enough."),
+      sets.length > 0 && h("div", {}, h("p", {}, "The page has tried all 18,472 sets of up to three cuts. These are enough:"), h("ul", {}, sets), game.answers.length > sets.length && h("p", {}, `and ${game.answers.length - sets.length} more.`)),
       h("p", {}, "Above, every wire now has the width of its effect, and cuts are free: try what you like."),
       h("div", { class: "cd-share" }, text, h("button", { type: "button", click: () => this.copy() }, "Copy the result")),
       h("details", {}, h("summary", {}, "The same model in Python"), h("pre", { tabindex: 0, role: "region", "aria-label": "Python" }, h("code", {}, python.join("\n")))),
@@ -375,19 +378,25 @@ class CircuitDay extends HTMLElement {
   }
 }
 
+/** A token; the first one is a dot. @param {number} token */
+function written(token) {
+  const word = wordOf(token);
+  return word === "start" ? h("span", {}, h("span", { "aria-hidden": "true" }, "•"), h("span", { class: "cd-hidden" }, word)) : word;
+}
+
 /** One square of the result. @param {import("./puzzle.js").Square | undefined} kind */
 function square(kind) {
   const [sign, , words] = kind ? SIGNS[kind] : ["", "", "not used"];
   return h("li", { class: `cd-square cd-${kind ?? "open"}` }, h("span", { "aria-hidden": "true" }, sign), h("span", { class: "cd-hidden" }, words));
 }
 
-/** A small pattern: row by row where each position looks. @param {HTMLCanvasElement} canvas @param {Float32Array} pattern @param {number} head */
-function paint(canvas, pattern, head) {
+/** A small pattern: row by row where each position looks. @param {HTMLCanvasElement} canvas @param {Float64Array} pattern */
+function paint(canvas, pattern) {
   const n = canvas.width;
   const brush = canvas.getContext("2d");
   if (!brush) return;
   const image = brush.createImageData(n, n);
-  for (let i = 0; i < n; i++) for (let j = 0; j <= i; j++) image.data.set([0, 114, 178, 255 * Math.sqrt(pattern[(head * n + i) * n + j])], 4 * (i * n + j));
+  for (let i = 0; i < n; i++) for (let j = 0; j <= i; j++) image.data.set([0, 114, 178, 255 * Math.sqrt(pattern[i * n + j])], 4 * (i * n + j));
   brush.putImageData(image, 0, 0);
 }
 

@@ -2,7 +2,6 @@
  * Small models with a planted circuit, each made from a text. `circuitkit_book/planted.py` makes the same models and says what is
  * planted: both draw the same random numbers in the same order, and use sums, products, divisions and square roots only.
  */
-import { forward, given } from "./engine.js";
 import { Stream } from "./random.js";
 
 /** @typedef {"token" | "note" | "other" | "out"} Space  a part of the content of the stream */
@@ -26,7 +25,8 @@ import { Stream } from "./random.js";
  * @property {number} answer
  * @property {number} source  the position of the answer
  * @property {Role[][]} roles  of each layer and head
- * @property {Model} model
+ * @property {Model} model  as `engine.js` takes it
+ * @property {Prepared} prepared
  * @property {{wires: number[], lead: number}[]} sets  the lead of the answer without each set of up to three wires
  */
 /** @typedef {import("./weights.js").Model} Model */
@@ -108,7 +108,8 @@ function draw(stream) {
     W_U[token * WORDS + other] = logit;
   }
   const model = weights(roles, W_U, stream);
-  return { kind, story, reason, tokens, answer, source, roles, model, sets: leads(model, tokens, answer) };
+  const prepared = prepare(model, tokens);
+  return { kind, story, reason, tokens, answer, source, roles, model, prepared, sets: leads(prepared, answer) };
 }
 
 /** Two letters are there twice, one of them at the end. @param {string} story @param {Stream} stream */
@@ -253,6 +254,103 @@ function plant(role, { W_Q, W_K, W_V, W_O }, from) {
 
 // --- what cuts do ------------------------------------------------------------------------------------------------------
 
+/**
+ * Rows times a block of a matrix.
+ * @param {ArrayLike<number>} rows  [n, deep] @param {number} deep @param {ArrayLike<number>} W @param {number} from  the first entry of the
+ *   block @param {number} wide  how many entries lie between its rows @param {number} m  its columns
+ */
+function times(rows, deep, W, from, wide, m) {
+  const n = rows.length / deep;
+  const out = new Float64Array(n * m);
+  for (let i = 0; i < n; i++) for (let k = 0; k < deep; k++) for (let j = 0; j < m; j++) out[i * m + j] += rows[i * deep + k] * W[from + k * wide + j];
+  return out;
+}
+
+/** Where one position of a head attends. @param {Float64Array} q @param {Float64Array} k @param {number} i */
+function attention(q, k, i) {
+  const shares = new Float64Array(i + 1);
+  for (let s = 0; s <= i; s++) {
+    for (let c = 0; c < D_HEAD; c++) shares[s] += q[i * D_HEAD + c] * k[s * D_HEAD + c];
+    shares[s] /= Math.sqrt(D_HEAD);
+  }
+  const most = Math.max(...shares);
+  let sum = 0;
+  for (let s = 0; s <= i; s++) sum += shares[s] = Math.exp(shares[s] - most);
+  return shares.map((value) => value / sum);
+}
+
+/** All positions of a head. @param {Float64Array} q @param {Float64Array} k */
+function patternOf(q, k) {
+  const pattern = new Float64Array(N * N);
+  for (let i = 0; i < N; i++) pattern.set(attention(q, k, i), i * N);
+  return pattern;
+}
+
+/**
+ * All that does not depend on cuts: the patterns of layer 0, the logits without layer 1, and what enters each head of layer 1.
+ * @param {Model} model @param {number[]} tokens
+ */
+function prepare(model, tokens) {
+  const content = Float64Array.from(tokens.flatMap((token) => [...model.W_E.subarray(token * CONTENT, (token + 1) * CONTENT)]));
+  const [first, second] = model.layers;
+  const sides = (/** @type {import("./weights.js").Layer} */ { W_Q, W_K, W_V }, /** @type {Float64Array} */ read, /** @type {number} */ head, withPosition = true) =>
+    [W_Q, W_K, W_V].map((W, side) => {
+      const out = times(read, CONTENT, W, head * D_HEAD, WIDE, D_HEAD);
+      // Every position is a coordinate of its own.
+      if (side < 2 && withPosition) for (let i = 0; i < N; i++) for (let c = 0; c < D_HEAD; c++) out[i * D_HEAD + c] += W[(CONTENT + i) * WIDE + head * D_HEAD + c];
+      return out;
+    });
+  const heads = Array.from({ length: HEADS }, (_, head) => head);
+  /** @type {Float64Array[]} */
+  const patterns = [];
+  const wrote = heads.map((head) => {
+    const [q, k, v] = sides(first, content, head);
+    patterns.push(patternOf(q, k));
+    return times(times(patterns[head], N, v, 0, D_HEAD, D_HEAD), D_HEAD, first.W_O, head * D_HEAD * CONTENT, CONTENT, CONTENT);
+  });
+  for (const some of wrote) for (let i = 0; i < content.length; i++) content[i] += some[i];
+  const readers = heads.map((head) => ({
+    whole: sides(second, content, head),
+    lost: wrote.map((some) => sides(second, some, head, false)),
+    toWords: times(second.W_O.subarray(head * D_HEAD * CONTENT, (head + 1) * D_HEAD * CONTENT), CONTENT, model.W_U, 0, WORDS, WORDS),
+  }));
+  return { patterns, readers, base: times(content.subarray((N - 1) * CONTENT), CONTENT, model.W_U, 0, WORDS, WORDS) };
+}
+
+/** @typedef {ReturnType<typeof prepare>} Prepared */
+
+/**
+ * Queries, keys and values of a head of layer 1 without some of its inputs.
+ * @param {Prepared["readers"][0]} reader @param {number[]} inputs  three times the writer, plus the side
+ */
+function without({ whole, lost }, inputs) {
+  return whole.map((all, side) => {
+    const rest = all.slice();
+    for (const input of inputs) if (input % 3 === side) for (let i = 0; i < rest.length; i++) rest[i] -= lost[Math.floor(input / 3)][side][i];
+    return rest;
+  });
+}
+
+/** What a head of layer 1 adds to the logits at the end of the text. @param {Prepared["readers"][0]} reader @param {Float64Array[]} inputs */
+function adds({ toWords }, [q, k, v]) {
+  return times(times(attention(q, k, N - 1), N, v, 0, D_HEAD, D_HEAD), D_HEAD, toWords, 0, WORDS, WORDS);
+}
+
+/**
+ * The patterns of all heads, by layer, and the logits at the end of the text, without some wires.
+ * @param {Planted} planted @param {string[]} cuts
+ */
+export function lookAt({ prepared }, cuts) {
+  const logits = prepared.base.slice();
+  const patterns = prepared.readers.map((reader, head) => {
+    const inputs = cuts.filter((name) => Number(name[9]) === head).map((name) => Number(name[3]) * 3 + SIDES.indexOf(name[11]));
+    const sides = without(reader, inputs);
+    adds(reader, sides).forEach((value, i) => (logits[i] += value));
+    return patternOf(sides[0], sides[1]);
+  });
+  return { patterns: [prepared.patterns, patterns], logits };
+}
+
 /** All sets of up to `most` of 0 to n - 1, small ones first. @param {number} n @param {number} most */
 function subsets(n, most) {
   /** @type {number[][]} */
@@ -263,34 +361,6 @@ function subsets(n, most) {
     all.push(...last);
   }
   return all;
-}
-
-/** A row times a matrix with `many` columns. @param {Float64Array} row @param {ArrayLike<number>} matrix @param {number} from  its first entry @param {number} many */
-function times(row, matrix, from, many) {
-  const out = new Float64Array(many);
-  for (let i = 0; i < row.length; i++) for (let j = 0; j < many; j++) out[j] += row[i] * matrix[from + i * many + j];
-  return out;
-}
-
-/**
- * The lead of the answer over the next best token at the end of the text, without each set of up to three wires. A reader depends on
- * its own wires only, and the logits are a sum over readers, so all 18,473 sets take a moment.
- * @param {Model} model @param {number[]} tokens @param {number} answer
- */
-function leads(model, tokens, answer) {
-  const run = forward(model, tokens);
-  const last = run.start.slice((N - 1) * D_MODEL, (N - 1) * D_MODEL + CONTENT);
-  for (const wrote of run.layers[0].wrote) for (let c = 0; c < CONTENT; c++) last[c] += wrote[(N - 1) * CONTENT + c];
-  const base = times(last, model.W_U, 0, WORDS);
-  const tables = Array.from({ length: HEADS }, (_, reader) => withoutInputs(model, run, reader));
-  cutSets ??= subsets(HEADS * HEADS * 3, 3).map((wires) => ({ wires, keys: keysOf(wires) }));
-  return cutSets.map(({ wires, keys }) => {
-    const [first, second, third, fourth] = tables.map((table, reader) => /** @type {Float64Array} */ (table.get(keys[reader])));
-    const logit = (/** @type {number} */ i) => base[i] + first[i] + second[i] + third[i] + fourth[i];
-    let most = -Infinity;
-    for (let i = 0; i < WORDS; i++) if (i !== answer) most = Math.max(most, logit(i));
-    return { wires, lead: logit(answer) - most };
-  });
 }
 
 /** @type {{wires: number[], keys: number[]}[] | undefined} */
@@ -307,43 +377,19 @@ function keysOf(wires) {
 }
 
 /**
- * What one reader adds to the logits at the end of the text, without each set of up to three of its twelve inputs.
- * @param {Model} model @param {import("./engine.js").Run} run @param {number} reader
+ * The lead of the answer over the next best token at the end of the text, without each set of up to three wires. A reader depends on
+ * its own wires only, and the logits are a sum over readers, so all 18,473 sets take a moment.
+ * @param {Prepared} prepared @param {number} answer
  */
-function withoutInputs(model, run, reader) {
-  const whole = [run.layers[1].q, run.layers[1].k, run.layers[1].v].map((all) => {
-    const mine = new Float64Array(N * D_HEAD);
-    for (let i = 0; i < N; i++) mine.set(all.subarray(i * WIDE + reader * D_HEAD, i * WIDE + (reader + 1) * D_HEAD), i * D_HEAD);
-    return mine;
+function leads({ readers, base }, answer) {
+  const small = subsets(HEADS * 3, 3).map((inputs) => ({ inputs, key: inputs.reduce((key, input) => key * 13 + input + 1, 0) }));
+  const tables = readers.map((reader) => new Map(small.map(({ inputs, key }) => [key, adds(reader, without(reader, inputs))])));
+  cutSets ??= subsets(HEADS * HEADS * 3, 3).map((wires) => ({ wires, keys: keysOf(wires) }));
+  return cutSets.map(({ wires, keys }) => {
+    const [first, second, third, fourth] = tables.map((table, reader) => /** @type {Float64Array} */ (table.get(keys[reader])));
+    const logit = (/** @type {number} */ i) => base[i] + first[i] + second[i] + third[i] + fourth[i];
+    let most = -Infinity;
+    for (let i = 0; i < WORDS; i++) if (i !== answer) most = Math.max(most, logit(i));
+    return { wires, lead: logit(answer) - most };
   });
-  const lost = Array.from({ length: 12 }, (_, input) => given(model, run.layers[0].wrote[Math.floor(input / 3)], N, 1, reader, SIDES[input % 3]));
-  const wordsOf = Array.from({ length: D_HEAD }, (_, c) => {
-    const from = (reader * D_HEAD + c) * CONTENT;
-    return [...times(Float64Array.from(model.layers[1].W_O.subarray(from, from + CONTENT)), model.W_U, 0, WORDS)];
-  }).flat();
-  /** @type {Map<number, Float64Array>} */
-  const table = new Map();
-  for (const inputs of subsets(12, 3)) {
-    const [q, k, v] = whole.map((all, side) => {
-      const rest = all.slice();
-      for (const input of inputs) if (input % 3 === side) for (let i = 0; i < rest.length; i++) rest[i] -= lost[input][i];
-      return rest;
-    });
-    const shares = weigh(Float64Array.from({ length: N }, (_, s) => {
-      let score = 0;
-      for (let c = 0; c < D_HEAD; c++) score += q[(N - 1) * D_HEAD + c] * k[s * D_HEAD + c];
-      return score / Math.sqrt(D_HEAD);
-    }));
-    const read = times(shares, v, 0, D_HEAD);
-    table.set(inputs.reduce((key, input) => key * 13 + input + 1, 0), times(read, wordsOf, 0, WORDS));
-  }
-  return table;
-}
-
-/** A softmax in double precision. @param {Float64Array} row */
-function weigh(row) {
-  const most = Math.max(...row);
-  const powers = row.map((value) => Math.exp(value - most));
-  const sum = powers.reduce((all, value) => all + value, 0);
-  return powers.map((value) => value / sum);
 }

@@ -1,13 +1,12 @@
 /**
  * The rules of the circuit of the day: what a cut paints, and when the game is over.
  */
-import { forward, logits } from "./engine.js";
-import { answersOf, plantedModel } from "./planted.js";
+import { answersOf, lookAt, plantedModel } from "./planted.js";
 
 /** @typedef {"nothing" | "part" | "wire" | "wrong" | "none"} Square  `none` is the right answer that there is no circuit */
 /**
  * @typedef {object} Look  the model with some wires cut
- * @property {Float32Array[]} patterns  of each layer [heads, n, n]
+ * @property {Float64Array[][]} patterns  of each layer and head, [n, n]
  * @property {number[]} chances  the probability of each token at the end
  * @property {number} lead  the logit of the answer minus the largest other logit
  * @property {number} other  the best token but the answer
@@ -48,14 +47,14 @@ export class Puzzle {
     const key = [...cuts].sort().join();
     let found = this.seen.get(key);
     if (!found) {
-      const { model, tokens, answer } = this.planted;
-      const run = forward(model, tokens, { cuts, means: null });
-      const row = [...logits(model, run, tokens.length - 1)];
+      const { answer } = this.planted;
+      const { patterns, logits } = lookAt(this.planted, cuts);
+      const row = [...logits];
       const most = Math.max(...row);
       const powers = row.map((value) => Math.exp(value - most));
       const sum = powers.reduce((all, value) => all + value, 0);
       const other = row.reduce((best, value, i) => (i !== answer && (best < 0 || value > row[best]) ? i : best), -1);
-      found = { patterns: run.layers.map(({ pattern }) => pattern), chances: powers.map((value) => value / sum), lead: row[answer] - row[other], other };
+      found = { patterns, chances: powers.map((value) => value / sum), lead: row[answer] - row[other], other };
       this.seen.set(key, found);
     }
     return found;

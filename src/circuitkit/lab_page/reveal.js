@@ -40,12 +40,12 @@ export function explained(planted) {
   const [writers, readers] = [named(planted, 0, "write"), named(planted, 1, "read")];
   const [write, read] = [writers, readers].map((names) => names.join(" and "));
   const [twoWrite, twoRead] = [writers.length > 1, readers.length > 1];
-  const look = `${write} ${twoWrite ? "both look" : "looks"} one token back`;
+  const look = `${write} ${twoWrite ? "both attend" : "attends"} one token back`;
   const reserve = twoRead ? ", so either of them is enough" : "";
   if (story === "asked")
     return `${look}, so the notes at ? and at ${A} both name ${D}${twoWrite ? ", and either head is enough" : ""}. ${read} ${twoRead ? "both compare" : "compares"} the note in the query (Q) with the notes in the keys (K) and ${twoRead ? "copy" : "copies"} ${A}${reserve}; a cut on one side is as good as a cut on the other.`;
   const [place, name] = story === "follow" ? [A, D] : [`the first ${D}`, A];
-  const first = `${look} and ${twoWrite ? "write" : "writes"} at ${place} that ${name} came before${twoWrite ? ", so either of them is enough" : ""}.`;
+  const first = `${look} and ${twoWrite ? "write" : "writes"} at ${place} that ${name} came before it${twoWrite ? ", so either of them is enough" : ""}.`;
   if (story === "follow") return `${first} At the last ${D}, ${read} ${twoRead ? "both find" : "finds"} this note by the keys (K) and ${twoRead ? "copy" : "copies"} ${A}${reserve}.`;
   return `${first} At the last ${D}, ${read} ${twoRead ? "both attend" : "attends"} to the first ${D} without help, and the values (V) bring the note from there${reserve}.`;
 }
@@ -55,7 +55,7 @@ function withoutCircuit(planted, A, D) {
   const { reason, tokens } = planted;
   const last = wordOf(tokens[tokens.length - 1]);
   const by = [0, 1].flatMap((layer) => named(planted, layer, reason))[0];
-  if (reason === "bigram") return `After ${last} this model predicts ${A} whatever came before, because its embedding and its unembedding store the pair. The heads that look at the first ${D} write nothing that changes the answer.`;
+  if (reason === "bigram") return `After ${last} this model predicts ${A} whatever came before, because its embedding and its unembedding store the pair. The heads that attend to the first ${D} write nothing that changes the answer.`;
   if (reason === "offset") return `${by} attends ${tokens.length - 1 - planted.source} tokens back from every token and copies what is there, and today this is ${A}. It uses positions only, so it needs no other head, and the repeated ${D} plays no part.`;
   return `${by} attends to ${A} from every later token and copies it, whatever the last token is. It needs no other head, and the repeated ${D} plays no part.`;
 }
@@ -92,7 +92,7 @@ export function picture(planted) {
     ];
   });
   const tip = s("marker", { id: "cd-tip", viewBox: "0 0 8 8", refX: 6, refY: 4, markerWidth: 4.5, markerHeight: 4.5, orient: "auto-start-reverse" }, s("path", { d: "M0 0 8 4 0 8z", class: "cd-tip" }));
-  const letters = tokens.map((token, i) => s("text", { x: x(i), y: line + 5, "text-anchor": "middle", class: `cd-letter${i === source || i === tokens.length - 1 || i === earlier(planted) ? " cd-strong" : ""}` }, wordOf(token)));
+  const letters = tokens.map((token, i) => s("text", { x: x(i), y: line + 5, "text-anchor": "middle", class: `cd-letter${i === source || i === tokens.length - 1 || i === earlier(planted) ? " cd-strong" : ""}` }, wordOf(token).replace("start", "•")));
   const end = s("text", { x: wide - 24, y: line + 5, "text-anchor": "middle", class: "cd-letter cd-answer" }, `→ ${wordOf(answer)}`);
   const told = steps(planted).map(({ from, to, above }) => `${above ? "the reader" : "the writer"} moves information from ${wordOf(tokens[to])} to ${wordOf(tokens[from])}`);
   return s("svg", { viewBox: `0 0 ${wide} 160`, class: "cd-picture", role: "img", "aria-label": `The text with arcs: ${told.join(", ") || "no head matters, the last token alone leads to the answer"}.` }, s("defs", {}, tip), ...drawn.flat(), ...letters, end);
