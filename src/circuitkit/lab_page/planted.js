@@ -312,7 +312,7 @@ function prepare(model, tokens) {
   const readers = heads.map((head) => ({
     whole: sides(second, content, head),
     lost: wrote.map((some) => sides(second, some, head, false)),
-    toWords: times(second.W_O.subarray(head * D_HEAD * CONTENT, (head + 1) * D_HEAD * CONTENT), CONTENT, model.W_U, 0, WORDS, WORDS),
+    unembed: times(second.W_O.subarray(head * D_HEAD * CONTENT, (head + 1) * D_HEAD * CONTENT), CONTENT, model.W_U, 0, WORDS, WORDS),
   }));
   return { patterns, readers, base: times(content.subarray((N - 1) * CONTENT), CONTENT, model.W_U, 0, WORDS, WORDS) };
 }
@@ -332,8 +332,8 @@ function without({ whole, lost }, inputs) {
 }
 
 /** What a head of layer 1 adds to the logits at the end of the text. @param {Prepared["readers"][0]} reader @param {Float64Array[]} inputs */
-function adds({ toWords }, [q, k, v]) {
-  return times(times(attention(q, k, N - 1), N, v, 0, D_HEAD, D_HEAD), D_HEAD, toWords, 0, WORDS, WORDS);
+function adds({ unembed }, [q, k, v]) {
+  return times(times(attention(q, k, N - 1), N, v, 0, D_HEAD, D_HEAD), D_HEAD, unembed, 0, WORDS, WORDS);
 }
 
 /**
