@@ -140,8 +140,8 @@
         made.append(...words);
         return made;
       });
-      if (isRight) this.reply.replaceChildren("✓ You said ", yours, ", and so does the model.");
-      else this.reply.replaceChildren("✗ You said ", yours, ". The model says ", its, ".");
+      if (isRight) this.reply.replaceChildren("✓ You said ", yours, ", which is right.");
+      else this.reply.replaceChildren("✗ You said ", yours, ". The answer is ", its, ".");
       this.reply.classList.toggle("ck-right", isRight);
     }
 

@@ -30,7 +30,7 @@ def test_answer_and_explanation_wait_until_the_reader_has_chosen(opened):
     expect(output).to_be_hidden()
     expect(text).to_be_hidden()
     box.get_by_role("button", name="about 30%").press("Enter")
-    expect(box.get_by_role("status")).to_have_text("✗ You said about 30%. The model says below 1%.")
+    expect(box.get_by_role("status")).to_have_text("✗ You said about 30%. The answer is below 1%.")
     expect(output).to_be_visible()
     expect(text).to_be_visible()
     assert opened.accessibility_faults(".ck-predict") == []
@@ -44,7 +44,7 @@ def test_the_choice_is_remembered_and_can_be_changed(page):
     expect(box.get_by_role("status")).to_contain_text("You said about 30%")
     expect(output).to_be_visible()
     box.get_by_role("button", name="below 1%").click()
-    expect(box.get_by_role("status")).to_have_text("✓ You said below 1%, and so does the model.")
+    expect(box.get_by_role("status")).to_have_text("✓ You said below 1%, which is right.")
 
 
 def test_show_all_is_remembered_until_the_reader_takes_it_back(page):
