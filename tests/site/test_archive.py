@@ -18,6 +18,7 @@ def test_archive_opens_from_a_folder_without_a_network(open_page, tmp_path):
     for name in [
         "book/3-induction-heads/induction-in-a-trained-model.html",
         "book/lab.html",
+        "book/born-in-your-tab.html",
         "search.html",
     ]:
         opened = open_page((folder / archive.NAME / name).as_uri(), offline=True)

@@ -604,6 +604,9 @@ def test_the_lab_stands_where_a_page_asks_for_it_and_knows_where_its_own_page_is
                 assert ("data-linked" in told) == (name == "book/lab.html")
                 assert ("data-home" in told) == (name == "book/intro.html")
                 assert ("data-auto" in told) == (told["data-preset"] == "dursley")
+            if kind == "birth":
+                page = (HTML / name).parent.joinpath(told["data-page"]).resolve()
+                assert page == HTML / "book/born-in-your-tab.html"
         assert found == asked, name
         assert ("lab/start.js" in html(name)) == any(one != "toy" for one in found)
         for kind in ("toy", "birth"):

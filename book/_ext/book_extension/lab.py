@@ -14,7 +14,7 @@ from docutils import nodes
 from .light import size
 
 STATIC = Path(__file__).resolve().parents[2] / "_static"
-PAGE, HOME = "book/lab", "book/intro"
+PAGE, HOME, BORN = "book/lab", "book/intro", "book/born-in-your-tab"
 PLACE = re.compile(r"<!-- lab: ([\w-]+) -->")
 TOY, BIRTH, DAY = "toy", "birth", "day"
 
@@ -39,7 +39,8 @@ def element(preset: str, page: str, *, inside: str = "", linked: bool = False, f
     """The lab before it starts; on its own page the presets can be linked to. `flags` are attributes without a value."""
     inside += "<noscript><p>The lab needs JavaScript.</p></noscript>"
     if preset in (TOY, BIRTH, DAY):
-        return f"<circuit-{preset}>{inside}</circuit-{preset}>"
+        told = f' data-page="{escape(page)}"' if preset == BIRTH else ""
+        return f"<circuit-{preset}{told}>{inside}</circuit-{preset}>"
     attributes = {"data-preset": preset, "data-page": page} | dict.fromkeys(flags, "")
     if linked:
         attributes["data-linked"] = ""
@@ -84,8 +85,11 @@ def fill(app, docname, source) -> None:
                 f"{docname}: the lab has no preset {found[1]!r}; expected one of {known}"
             )
         static = "../" * docname.count("/") + "_static/"
+        if found[1] == BIRTH:
+            own = app.builder.get_relative_uri(docname, BORN) or "born-in-your-tab.html"
+            return f"```{{raw}} html\n{element(BIRTH, own, inside=born(static))}\n```"
         pictured = found[1] == "dursley"
-        inside = still(static) if pictured else born(static) if found[1] == BIRTH else ""
+        inside = still(static) if pictured else ""
         flags = ["data-auto"] * pictured + ["data-home"] * (docname == HOME)
         lab = element(found[1], page, inside=inside, linked=docname == PAGE, flags=flags)
         return f"```{{raw}} html\n{lab}\n```"

@@ -79,7 +79,7 @@ class Birth {
     const reading = h("p", { class: "cb-note" });
     const row = h("div", { class: "cb-row", role: "img" }, letters);
     const open = button("Open this step in the lab", () => this.open());
-    const copy = button("Copy a link", () => this.copyLink(this.saved[this.shown]?.step));
+    const copy = button("Copy a link", async () => this.say(await this.copyLink(this.saved[this.shown]?.step)));
     const link = /** @type {HTMLInputElement} */ (h("input", { type: "text", readonly: true, class: "cb-link", hidden: true, "aria-label": "The link to these settings" }));
     const labBox = h("div", { class: "cb-lab" });
     const chart = s("svg", { class: "cb-plot", role: "img" });
@@ -154,6 +154,7 @@ class Birth {
     layers[1].input.checked = recipe.layers === 1;
     blind.checked = recipe.blind;
     this.controls();
+    if (!this.saved.length) this.draw();
   }
 
   controls() {
@@ -340,7 +341,7 @@ class Birth {
     labBox.scrollIntoView({ block: "start", behavior: "instant" });
   }
 
-  /** @param {number} [step] */
+  /** What to tell the reader about the link that was copied. @param {number} [step] */
   async copyLink(step) {
     const { link } = this.frame;
     const page = this.element.dataset.page ?? location.href;
@@ -348,9 +349,9 @@ class Birth {
     link.hidden = false;
     try {
       await navigator.clipboard.writeText(link.value);
-      this.say("The link is copied. It carries the settings, and the run is the same for everybody who starts it.");
+      return "The link is copied. It carries the settings, and the run is the same for everybody who starts it.";
     } catch {
-      this.say("The browser does not let the page copy; select the link and copy it.");
+      return "The browser does not let the page copy; select the link and copy it.";
     }
   }
 }

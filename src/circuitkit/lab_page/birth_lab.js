@@ -35,7 +35,7 @@ function preset(layers, born, ever) {
 
 /**
  * Open the lab on a saved step.
- * @param {Parts} parts @param {Saved[]} saved @param {number} step @param {Recipe} recipe @param {(step: number) => void} copyLink
+ * @param {Parts} parts @param {Saved[]} saved @param {number} step @param {Recipe} recipe @param {(step: number) => Promise<string>} copyLink
  */
 export async function openNewborn({ View, Session, WorkerEngine, rest }, saved, step, recipe, copyLink) {
   const { layers } = recipe;
@@ -58,7 +58,7 @@ export async function openNewborn({ View, Session, WorkerEngine, rest }, saved, 
   const host = h("circuit-lab", { class: "cl-live", "data-given": "" });
   const view = new (class extends View {
     async copyLink() {
-      copyLink(this.session.state.step);
+      this.say(await copyLink(this.session.state.step));
     }
 
     /** The panel with Python is for models that the library ships. @param {KeyboardEvent} event */
