@@ -206,8 +206,8 @@ class Birth {
     this.controls();
     this.say(`Training has started: ${inWords(this.recipe)}.`);
     try {
-      const cradle = await window.circuitLab.need("cradle");
-      const address = URL.createObjectURL(new Blob([`(${cradle})()`], { type: "text/javascript" }));
+      const [engine, cradle] = await Promise.all(["engine", "cradle"].map((name) => window.circuitLab.need(name)));
+      const address = URL.createObjectURL(new Blob([`(${cradle})((${engine})(true))`], { type: "text/javascript" }));
       this.worker = new Worker(address);
       this.worker.addEventListener("message", ({ data }) => this.receive(data));
       this.worker.postMessage({ kind: "start", value: { recipe: this.recipe, ids: idsOf(ROW) } });

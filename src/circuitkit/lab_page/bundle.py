@@ -3,7 +3,7 @@
 The modules of this folder become classic scripts, because a page that is opened as a file may read no other file. A page loads
 `start.js`. When the lab starts, it loads `parts.js`, `lab.js` and `engine.js` (one after the other, so that none of them blocks
 the page), the tokenizer (`text.js`) and the weights (`models/NAME.js`), which are the bytes of the library's own files. `toy`, the
-model of chapter 5 with two heads, has its own script, and so has `birth`, the model that is trained in the page; `cradle` trains it.
+model of chapter 5 with two heads, has its own script, and so has `birth`, the model that is trained in the page; `cradle` trains it, with the engine.
 `day` is the circuit of the day.
 """
 
@@ -80,9 +80,17 @@ def script(name: str) -> str:
     code = '"use strict";\n' + f"const {given} = parts;\n" * (name == "lab") + "\n".join(texts)
     if name in ("start", "toy", "birth", "day"):
         return f"(() => {{\n{code}}})();\n"
-    if name in ("engine", "cradle"):
-        # The text of a function, which only the worker reads as code.
-        return delivered(name, f"() => {{\n{code}}}")
+    # Texts of functions, which only a worker reads as code. What the cradle shares with the engine, it gets from there.
+    if name == "engine":
+        code = "\n".join([*texts[:-1], f"if (parts) return {given};\n", texts[-1]])
+        return delivered(name, f'(parts) => {{\n"use strict";\n{code}}}')
+    if name == "cradle":
+        ours, theirs = modules(SCRIPTS[name]), modules(SCRIPTS["engine"])
+        both = [path.read_text("utf-8") for path in ours if path in theirs]
+        known = NAME.findall(EXPORT.sub("", "\n".join(both)))
+        code = "\n".join(text for path, text in zip(ours, texts, strict=True) if path not in theirs)
+        given = f"const {{ {', '.join(known)} }} = parts;\n"
+        return delivered(name, f'(parts) => {{\n"use strict";\n{given}{code}}}')
     if name == "parts":
         return f'circuitLab.deliver("parts", (() => {{\n{code}return {given};\n}})());\n'
     return f'circuitLab.deliver("lab", ((parts) => {{\n{code}return {{ open }};\n}}));\n'
