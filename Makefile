@@ -205,7 +205,7 @@ weekly-colab: ## every notebook, set-up cell first, with Colab's packages: nothi
 	grep circuitkit-book _build/colab/after.txt
 	$(COLAB) -m pip install --quiet nbval pytest-xdist
 	! comm -23 _build/colab/before.txt <($(COLAB) -m pip freeze | sort) | grep .
-	TQDM_DISABLE=1 PYDEVD_DISABLE_FILE_VALIDATION=1 $(COLAB) -m pytest book -q -p no:cacheprovider -c tests/packaging/colab.ini --rootdir=. $(NBVAL) $(PARALLEL)
+	TQDM_DISABLE=1 CIRCUITKIT_STILL=1 PYDEVD_DISABLE_FILE_VALIDATION=1 $(COLAB) -m pytest book -q -p no:cacheprovider -c tests/packaging/colab.ini --rootdir=. $(NBVAL) $(PARALLEL)
 
 weekly-pages: browser book ## every page in every width and theme
 	$(WEEKLY) tests/site --dist load # one file has nearly all of these tests

@@ -7,6 +7,7 @@ import pytest
 
 gc.disable()  # while modules are imported and tests collected: nothing of that can be freed
 os.environ.setdefault("TQDM_DISABLE", "1")  # notebooks store no progress bars
+os.environ.setdefault("CIRCUITKIT_STILL", "1")  # and no page of the lab
 pytest_plugins = (
     "tools.notebooks.kernels",
     "tests.support.site",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # what an editor sees
     from circuitkit import handmade as handmade
     from circuitkit import heads as heads
     from circuitkit import induction as induction
+    from circuitkit import lab_file as lab_file
     from circuitkit import models as models
     from circuitkit import paths as paths
     from circuitkit import reading as reading
@@ -34,6 +35,7 @@ if TYPE_CHECKING:  # what an editor sees
     from circuitkit.effects import effect as effect
     from circuitkit.heads import Heads as Heads
     from circuitkit.heads import stack as stack
+    from circuitkit.lab_file import lab as lab
     from circuitkit.models import list_models as list_models
     from circuitkit.models import load_model as load_model
     from circuitkit.reading import heads_of as heads_of
@@ -51,6 +53,7 @@ MODULES = (
     "handmade",
     "heads",
     "induction",
+    "lab_file",
     "models",
     "paths",
     "reading",
@@ -67,6 +70,7 @@ HOMES = {
     "attribution": "effects",
     "effect": "effects",
     "heads_of": "reading",
+    "lab": "lab_file",
     "list_models": "models",
     "load_model": "models",
     "report": "reports",

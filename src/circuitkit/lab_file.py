@@ -8,43 +8,53 @@ weights, so that the page can compare its own numbers when it opens.
 """
 
 import json
+import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
+from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from safetensors.torch import save
 from torch import Tensor, nn
 from transformer_lens.model_bridge import TransformerBridge
 
 from circuitkit.ablation import run, run_with
-from circuitkit.bridge import Model, copy_model, norms_close_layers, submodules
+from circuitkit.bridge import copy_model, norms_close_layers, own_hooks_only, submodules
 from circuitkit.checks import checked, require_bridge, require_finite, to_tokens
 from circuitkit.conversion.convert import find_mlp
 from circuitkit.conversion.neurons import bias_of
 from circuitkit.cuts import resolve
+from circuitkit.effects import wires
+from circuitkit.figures import circuit
 from circuitkit.first_use import verdict_on
 from circuitkit.heads import Heads, same_rotation
 from circuitkit.intervention import Replacement
-from circuitkit.names import Name
+from circuitkit.lab_page import bundle
+from circuitkit.names import SIDES, Name
 from circuitkit.norms import FrozenNorm
-from circuitkit.parts import Recording, norm_before
-from circuitkit.reading import layer_heads
+from circuitkit.parts import Recording, head_names, norm_before
+from circuitkit.reading import attention_layers, layer_heads
+from circuitkit.residual import why
 
 __all__ = ["Lab", "lab"]
 
-LIMITS = {"numbers": 3_000_000, "layers": 12, "heads": 16, "positions": 256}
-"""What the lab reads at most; `lab_page/weights.js` has the same limits."""
-ROWS, LOGITS = 3, 400
-"""How many texts are compared with PyTorch, and about how many logits at each of six positions."""
-ACTIVATIONS = ("relu", "silu", "gelu", "gelu_new")
+NUMBERS, LAYERS, HEADS, POSITIONS, TEXTS = 3_000_000, 12, 16, 256, 64
+"""What the lab reads at most; `lab_page/weights.js` and `own.js` have the same limits."""
+IN_PLACE = 4_000_000
+"""The largest page, in bytes, that a notebook shows in place."""
+STILL = "CIRCUITKIT_STILL"
+"""If this environment variable is set, notebooks store a still picture, the same on every run."""
+CHECKED = 2500
+"""About how many logits of a text are compared with PyTorch."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Lab:
-    """A model as the lab reads it.
+    """A model in the lab: `.save("mine.html")` writes the page, and a notebook shows it in place.
 
     Parameters
     ----------
@@ -52,18 +62,63 @@ class Lab:
     weights : the bytes of a safetensors file, which holds all that the page computes with
     rounding : the largest difference that rounding the weights to 16 bits makes to a logit of the
         texts, and the largest of these logits
+    heads : what each head adds to the logit of the most probable token after the first text
     """
 
     title: str
     weights: bytes
     rounding: tuple[float, float]
+    heads: dict[str, float]
 
     def __repr__(self) -> str:
-        difference, largest = self.rounding
         return (
-            f"Lab of {self.title}: {len(self.weights) / 1e6:.1f} MB of weights; rounding them to 16 "
-            f"bits changes a logit by at most {difference:.2g} (the largest logit is {largest:.3g})"
+            f"Lab of {self.title}. Rounding its weights to 16 bits changes a logit by at most "
+            f"{self.rounding[0]:.1g}; the largest is {self.rounding[1]:.2g}. "
+            'ck.lab(model, text).save("mine.html") writes the page.'
         )
+
+    @property
+    def html(self) -> str:
+        """The page."""
+        return bundle.one_file(self.title, self.weights)
+
+    def save(self, out: str | Path) -> Path:
+        """Write the page, which opens without a network connection; returns where it is.
+
+        Parameters
+        ----------
+        out : a name that ends in `.html`
+
+        Raises
+        ------
+        ValueError : if no page can be written there
+        """
+        out = Path(out)
+        if out.suffix != ".html" or out.is_dir() or not out.parent.is_dir():
+            raise ValueError(
+                f"The lab cannot be written to {str(out)!r}. Write a name that ends in .html, in a "
+                "folder that exists."
+            )
+        unfinished = out.with_name(f".{out.name}.{os.getpid()}")
+        try:
+            unfinished.write_text(self.html, "utf-8")
+            unfinished.replace(out)
+        finally:
+            unfinished.unlink(missing_ok=True)
+        return out
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict, dict]:
+        """What Jupyter shows: the page itself, or a still picture."""
+        said, page = {"text/plain": repr(self)}, self.html
+        if os.environ.get(STILL) and self.heads:
+            alt = f"The heads of {self.title}, and what each adds to the logit of the next token"
+            data, more = circuit(self.heads, alt=alt)._repr_mimebundle_()
+            return data | said, more
+        if os.environ.get(STILL) or len(page) > IN_PLACE:
+            return said, {}
+        style = "width:100%;height:60rem;border:1px solid"
+        frame = f'<iframe title="{escape(self.title)}" srcdoc="{escape(page)}" style="{style}">'
+        return said | {"text/html": f"{frame}</iframe>"}, {}
 
 
 @checked
@@ -71,9 +126,14 @@ def lab(
     model: TransformerBridge,
     text: str | Sequence[str] | Int[Tensor, "..."],
     *,
-    title: str | None = None,
+    title: str = "",
 ) -> Lab:
-    """A small model as the engine of the lab reads it, with logits of PyTorch to compare with.
+    """A small model in the lab: a web page in which heads and wires are cut by a click.
+
+    `lab(model, text).save("mine.html")` writes one HTML file that opens without a network
+    connection. The page computes the model itself, and compares its logits with stored ones of
+    PyTorch when it opens. The lab of the book's website opens the same file. A notebook shows the
+    page in place if it is smaller than 4 MB.
 
     Parameters
     ----------
@@ -89,7 +149,7 @@ def lab(
     Raises
     ------
     ValueError : for a model that the page would not compute as PyTorch does, with the reason, and
-        for one beyond the limits: 3 million numbers, 12 layers, 16 heads in a layer. Run such a model
+        for one beyond the limits: 3 million weights, 12 layers, 16 heads in a layer. Run such a model
         in a notebook: `run(model, text, without="L0H1")`
 
     Notes
@@ -103,36 +163,32 @@ def lab(
     Examples
     --------
     >>> import circuitkit as ck
-    >>> page = lab(ck.load_model("one-layer"), "The son of the king began to re")
-    >>> page.title
+    >>> ck.lab(ck.load_model("one-layer"), "The son of the king began to re").title
     'one-layer'
     """
     require_bridge(model)
-    require_small(model)
-    texts = [text] if isinstance(text, str) else list(text) if isinstance(text, Sequence) else None
-    given = [to_tokens(model, one) for one in texts] if texts else [*to_tokens(model, text)]
-    rows = [row.reshape(1, -1) for row in given]
-    if max(row.shape[1] for row in rows) > LIMITS["positions"]:
-        raise refused(f"the text has more than {LIMITS['positions']} tokens. Give a shorter text")
+    n_weights = sum(weight.numel() for weight in model.original_model.parameters())
+    require_at_most(NUMBERS, n_weights, "weights")
+    is_one = isinstance(text, str | Tensor)
+    rows = [row[None] for one in ([text] if is_one else text) for row in to_tokens(model, one)]
+    require_at_most(TEXTS, len(rows), "texts")
+    require_at_most(POSITIONS, max(row.shape[1] for row in rows), "tokens in a text")
     twin = rounded_copy(model, rows[0])
     tensors, card = read(twin)
-    checked_rows = [*rows, *random_rows(twin)][:ROWS]
-    checks = [*compared(twin, checked_rows, rows)]
+    checks = list(compared(twin, [*rows, *random_rows(twin)][:3], rows))
     for number, check in enumerate(checks):
         tensors[f"check.{number}"] = check.pop("logits")
-    was, now = ([run(one, row).logits.double() for row in rows] for one in (model, twin))
-    difference = max(float((a - b).abs().max()) for a, b in zip(was, now, strict=True))
-    rounding = (difference, max(float(logits.abs().max()) for logits in now))
-    title = str(title or model.cfg.model_name or type(model.original_model).__name__)
-    card |= tokens_of(model, texts) | {
-        "title": title,
-        "rows": [row[0].tolist() for row in rows],
-        "checks": checks,
-        "rounding": rounding,
-    }
-    require_numbers(sum(tensor.numel() for tensor in tensors.values()))
+    was, now = (torch.cat([run(one, row).logits[0] for row in rows]) for one in (model, twin))
+    rounding = float((was - now).abs().max()), float(now.abs().max())
+    shares = why(twin, rows[0], int(now[rows[0].shape[1] - 1].argmax())) if head_names(twin) else {}
+    title = title or str(model.cfg.model_name or type(model.original_model).__name__)
+    card |= {"title": title, "rows": [row[0].tolist() for row in rows], "checks": checks}
+    card |= tokens_of(model, card["rows"]) | {"rounding": rounding}
+    if "bpe" in card and not isinstance(text, Tensor):
+        card["texts"] = [text] if isinstance(text, str) else list(text)
+    require_at_most(NUMBERS, sum(tensor.numel() for tensor in tensors.values()), "weights")
     weights = save(tensors, {"lab": json.dumps(card, allow_nan=False)})
-    return Lab(title, weights, rounding)
+    return Lab(title, weights, rounding, {name: float(shares[name]) for name in head_names(twin)})
 
 
 # What is refused
@@ -141,236 +197,177 @@ def lab(
 def refused(reason: str) -> ValueError:
     """The error for a model that the page cannot compute."""
     return ValueError(
-        f"The lab cannot show this model: {reason}. In a notebook the library runs every model, "
-        "with the same cuts: ck.run(model, text, without='L0H1')."
+        f"The lab cannot show this model: {reason.rstrip('.')}. In a notebook the library runs every "
+        "model, with the same cuts: ck.run(model, text, without='L0H1')."
     )
 
 
-def require_numbers(numbers: int) -> None:
-    """Raise a `ValueError` for more weights than the lab reads."""
-    if numbers > LIMITS["numbers"]:
-        raise refused(f"it has {numbers:,} weights, and the lab reads at most 3,000,000")
+def require_at_most(limit: int, number: int, what: str) -> None:
+    """Raise a `ValueError` for more than the lab reads."""
+    if number > limit:
+        raise refused(f"there are {number:,} {what}, and the lab reads at most {limit:,}")
 
 
-def require_small(model: Model) -> None:
-    """Raise a `ValueError` for a model beyond the limits, before anything is copied."""
-    weights = model.original_model.parameters()
-    require_numbers(sum(weight.numel() for weight in weights))
-    n_heads = max((block.attn.W_Q.shape[0] for block in attending(model)), default=0)
-    for what, number in (("layers", len(model.blocks)), ("heads", n_heads)):
-        if number > LIMITS[what]:
-            raise refused(f"it has {number} {what}, and the lab reads at most {LIMITS[what]}")
-
-
-def attending(model: Model) -> list[Any]:
-    """The layers, each of which must have attention heads."""
-    if any("attn" not in submodules(block) for block in model.blocks):
-        raise refused("one of its layers has no attention heads")
-    return list(model.blocks)
-
-
-def require_known_shape(model: Model, heads: Sequence[Heads]) -> None:
+def require_known_shape(model: TransformerBridge, heads: Sequence[Heads]) -> None:
     """Raise a `ValueError` for what the engine of the page does not compute."""
+    require_at_most(LAYERS, len(model.blocks), "layers")
     verdict = verdict_on(model)
     problems = [verdict.forward, verdict.logits, verdict.reads, verdict.stream, verdict.unembedding]
     problems += [*verdict.mlps.values(), *verdict.heads.values()]
-    problems += [
-        f"it multiplies what {part!r} writes by {factor}"
-        for part, factor in verdict.factors.items()
-        if factor != 1
-    ]
+    if any(factor != 1 for factor in verdict.factors.values()):
+        problems.append("it multiplies what its parts write")
     modules = {*submodules(model), *(name for block in model.blocks for name in submodules(block))}
-    extra = modules & {"embed_ln", "token_type_embed", "ln1_post", "ln2_post", "mlm_head"}
-    if norms_close_layers(model) or extra:
-        problems.append(f"it has norms or embeddings of other kinds ({', '.join(extra)})")
-    for head in heads:
-        n_ctx = min(model.cfg.n_ctx, LIMITS["positions"])
-        has_window = head.window is not None and head.window < n_ctx
-        problems += [
-            head.why_no_patterns,
-            "its heads normalise queries and keys" * (head.norm_eps is not None),
-            "its scores are capped" * (head.cap is not None),
-            f"its heads see only {head.window} positions" * has_window,
-            "its heads look ahead" * (head.mask != "causal"),
-            "its layers have heads of different kinds" * (not alike(head, heads[0])),
-        ]
-    if first := next(filter(None, problems), ""):
-        raise refused(first.rstrip("."))
-
-
-def alike(one: Heads, other: Heads) -> bool:
-    """Whether the heads of two layers have the same sizes, scale and rotation."""
-    sizes = [(len(heads), heads.d_head, heads.scale) for heads in (one, other)]
-    return sizes[0] == sizes[1] and same_rotation(one.turn, other.turn)
+    others = modules & {"embed_ln", "token_type_embed", "ln1_post", "ln2_post", "mlm_head"}
+    if norms_close_layers(model) or others:
+        problems.append(f"it has norms or embeddings of other kinds ({', '.join(sorted(others))})")
+    if len(heads) < len(model.blocks):
+        problems.append("one of its layers has no attention heads")
+    for layer in heads:
+        require_at_most(HEADS, len(layer), "heads in a layer")
+        window = layer.window or POSITIONS
+        first = heads[0]
+        is_alike = (len(layer), layer.d_head, layer.scale) == (
+            len(first),
+            first.d_head,
+            first.scale,
+        )
+        reasons = {
+            "its heads normalise queries and keys": layer.norm_eps is not None,
+            "its scores are capped": layer.cap is not None,
+            f"its heads see only {window} positions": window < min(model.cfg.n_ctx, POSITIONS),
+            "its heads look ahead": layer.mask != "causal",
+            "its layers have heads of different kinds": not is_alike
+            or not same_rotation(layer.turn, first.turn),
+        }
+        problems += [layer.why_no_patterns, *(reason for reason, is_so in reasons.items() if is_so)]
+    for problem in filter(None, problems):
+        raise refused(problem)
 
 
 # A copy with rounded weights, and what the page reads of it
 
 
-def rounded_copy(model: TransformerBridge, row: Int[Tensor, "row pos"]) -> Model:
+def rounded_copy(model: TransformerBridge, row: Int[Tensor, "row pos"]) -> TransformerBridge:
     """A copy in float64 whose weights are those that the file holds."""
-    twin = copy_model(model)
-    before, without_hooks = run(model, row).logits, run(twin, row).logits
-    if not torch.allclose(before, without_hooks, rtol=1e-3, atol=1e-3 * float(before.abs().max())):
-        raise refused("a hook changes what it computes. Remove it: model.reset_hooks(True)")
-    weights = dict.fromkeys([*twin.parameters(), *twin.original_model.parameters()])
+    with own_hooks_only(model):
+        twin, plain = copy_model(model), run(model, row).logits
+    if not torch.allclose(run(model, row).logits, plain, rtol=1e-3, atol=1e-3):
+        raise refused("a hook changes what it computes; model.reset_hooks(True) removes it")
     with torch.no_grad():
-        for weight in weights:
+        for weight in {*twin.parameters(), *twin.original_model.parameters()}:
             weight.copy_(weight.half())
             require_finite(weight, "A weight of this model, rounded to 16 bits,")
-    nn.Module.to(twin, torch.float64)
-    twin.original_model.to(torch.float64)
+    for module in (twin, twin.original_model):
+        nn.Module.to(module, torch.float64)
     twin.cfg.dtype = torch.float64
     return twin
 
 
 def stored(value: Tensor) -> Tensor:
     """A tensor as the file holds it: in 16 bits where these are exact, else in 32."""
-    value = value.detach().double()
-    half = value.half()
+    half = value.detach().half()
     # norms are measured, with a rounding error; all other weights are rounded already
     is_exact = bool(((half - value).abs() <= 1e-6 * value.abs()).all())
-    return (half if is_exact else value.float()).contiguous()
+    return (half if is_exact else value.detach().float()).contiguous()
 
 
-def read(model: Model) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read(model: TransformerBridge) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The weights of a model by the names of the page, and what weights cannot say."""
-    heads = [layer_heads(model, layer) for layer, _ in enumerate(attending(model))]
-    require_known_shape(model, heads)
-    tensors: dict[str, Tensor | None] = {"W_E": model.W_E, "W_U": model.W_U}
-    tensors["b_U"] = nonzero(model.b_U)
-    norms = {"ln_final": submodules(model).get("ln_final")}
-    activations = set()
-    for layer, head in enumerate(heads):
-        place = f"layers.{layer}"
-        block = model.blocks[layer]
+    layers = [layer_heads(model, layer) for layer in attention_layers(model)]
+    require_known_shape(model, layers)
+    tensors: dict[str, Tensor | None] = {"W_E": model.W_E, "W_U": model.W_U, "b_U": model.b_U}
+    norms, activations = {"ln_final": submodules(model).get("ln_final")}, set()
+    for layer, heads in enumerate(layers):
+        place, block = f"layers.{layer}", model.blocks[layer]
         norms[f"{place}.ln1"] = norm_before(model, Name("H", layer))
-        for name, value in weights_of_heads(block.attn, head).items():
-            tensors[f"{place}.{name}"] = value
-        if "mlp" in submodules(block):
-            mlp = find_mlp(model, layer)
-            activations.add(mlp.activation)
-            norms[f"{place}.ln2"] = mlp.norm
-            for name in ("in", "gate", "out"):
-                tensors[f"{place}.W_{name}"] = getattr(mlp.bridge, f"W_{name}", None)
-                tensors[f"{place}.b_{name}"] = nonzero(bias_of(mlp.bridge, name))
-    if len(activations) > 1 or not activations <= {*ACTIVATIONS}:
+        tensors |= {f"{place}.{name}": value for name, value in side_by_side(block.attn, heads)}
+        if "mlp" not in submodules(block):
+            continue
+        mlp = find_mlp(model, layer)
+        activations.add(mlp.activation)
+        norms[f"{place}.ln2"] = mlp.norm
+        for name in ("in", "gate", "out"):
+            tensors[f"{place}.W_{name}"] = getattr(mlp.bridge, f"W_{name}", None)
+            tensors[f"{place}.b_{name}"] = bias_of(mlp.bridge, name)
+    if len(activations) > 1 or not activations <= {"relu", "silu", "gelu", "gelu_new"}:
         raise refused(f"its MLPs have the activations {sorted(activations)}")
-    found, card = read_norms(norms, model.W_E[:1, None])
-    n_ctx = min(model.cfg.n_ctx, LIMITS["positions"])
-    n_read = positions_of(model, n_ctx)
-    tensors |= found | {"W_pos": n_read}
-    card |= {
-        "dHead": heads[0].d_head if heads else 1,
-        "nCtx": n_ctx,
-        "addsPositions": n_read is not None,
-        "parallel": bool(model.cfg.parallel_attn_mlp),
-        "act": activations.pop() if activations else "gelu",
-    }
-    if heads:
-        card["scale"] = heads[0].scale
-    if heads and (turn := heads[0].turn) is not None:
-        card["rotary"] = {"gain": turn.gain, "planes": turn.planes.tolist()}
-        card["rotary"]["angles"] = turn.angles.tolist()
-    return {name: stored(value) for name, value in tensors.items() if value is not None}, card
+    n_ctx = min(model.cfg.n_ctx, POSITIONS)
+    tensors["W_pos"] = positions_of(model, n_ctx)
+    card = {"nCtx": n_ctx, "addsPositions": True, "parallel": bool(model.cfg.parallel_attn_mlp)}
+    card |= {"dHead": 1, "act": next(iter(activations), "gelu")} | read_norms(
+        norms, model.W_E, tensors
+    )
+    if layers:
+        card |= {"dHead": layers[0].d_head, "scale": layers[0].scale}
+        if turn := layers[0].turn:
+            planes, angles = turn.planes.tolist(), turn.angles.tolist()
+            card["rotary"] = {"gain": turn.gain, "planes": planes, "angles": angles}
+    # a bias of zeros is none
+    kept = {name: value for name, value in tensors.items() if value is not None and value.any()}
+    return {name: stored(value) for name, value in kept.items()}, card
 
 
-def nonzero(bias: Tensor | None) -> Tensor | None:
-    """A bias, or None if it is zero."""
-    return bias if bias is not None and bool(bias.any()) else None
-
-
-def weights_of_heads(attention: Any, heads: Heads) -> dict[str, Tensor | None]:
-    """The matrices of a layer, with the columns of its heads side by side; shared ones once."""
-    result: dict[str, Tensor | None] = {"b_O": nonzero(getattr(attention, "b_O", None))}
+def side_by_side(attention: Any, heads: Heads) -> Iterator[tuple[str, Tensor | None]]:
+    """The weights of a layer, with the columns of its heads side by side; shared ones once."""
+    yield "W_O", heads.W_O.flatten(0, 1)
+    yield "b_O", getattr(attention, "b_O", None)
     for side in "QKV":
-        n_groups = len(getattr(attention, f"W_{side}"))
-        one_of_each = slice(None, None, len(heads) // n_groups)
-        matrix, bias = getattr(heads, f"W_{side}"), getattr(heads, f"b_{side}")
-        result[f"W_{side}"] = matrix[one_of_each].movedim(0, 1).flatten(1)
-        result[f"b_{side}"] = None if bias is None else bias[one_of_each].flatten()
-    return result | {"W_O": heads.W_O.flatten(0, 1)}
+        of_each_group = slice(None, None, len(heads) // len(getattr(attention, f"W_{side}")))
+        bias = getattr(heads, f"b_{side}")
+        yield f"W_{side}", getattr(heads, f"W_{side}")[of_each_group].movedim(0, 1).flatten(1)
+        yield f"b_{side}", None if bias is None else bias[of_each_group].flatten()
 
 
-def read_norms(norms: dict[str, Any], like: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Gains and biases of norms by place, and their common kind."""
-    tensors, kinds = {}, set()
+def read_norms(
+    norms: dict[str, Any], W_E: Tensor, tensors: dict[str, Tensor | None]
+) -> dict[str, Any]:
+    """Add the gains and biases of norms to the tensors, and return their common kind."""
+    like, kinds = W_E[:1, None], {}
     for place, norm in norms.items():
         module = getattr(norm, "original_component", None)
         if module is None or isinstance(module, nn.Identity):
             continue
-        frozen = FrozenNorm.of(module, torch.ones_like(like[..., :1]), like)
-        tensors |= {f"{place}.gain": frozen.gain, f"{place}.bias": nonzero(frozen.bias)}
+        frozen = FrozenNorm.of(module, like[..., :1], like)
+        tensors |= {f"{place}.gain": frozen.gain, f"{place}.bias": frozen.bias}
         eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
-        kinds.add(("LN" if frozen.centred else "RMS", eps))
-    if len(kinds) > 1 or (None in {eps for _, eps in kinds}):
-        raise refused(f"its norms are of different kinds: {sorted(kinds, key=str)}")
-    kind, eps = kinds.pop() if kinds else ("LN", 1e-5)
-    return tensors, {"norm": kind, "eps": eps}
+        kinds[frozen.centred, eps] = {"norm": "LN" if frozen.centred else "RMS", "eps": eps}
+    if len(kinds) > 1:
+        raise refused("its norms are of different kinds")
+    return next(iter(kinds.values()), {})
 
 
-def positions_of(model: Model, n_ctx: int) -> Tensor | None:
-    """What the model adds to the stream at each position; None if it adds nothing."""
-    done = run(model, torch.zeros(1, n_ctx, dtype=torch.long, device=model.W_E.device))
-    added = (
-        done.part("pos", before=first_reader(model)) if "pos_embed" in submodules(model) else None
-    )
-    embedded = done.part("embed", before=first_reader(model))
-    if (embedded - model.W_E[0]).abs().max() > 1e-5 * model.W_E.abs().max():
+def positions_of(model: TransformerBridge, n_ctx: int) -> Float[Tensor, "pos d_model"]:
+    """What the model adds to the stream at each position, which may be zero."""
+    recording = run(model, torch.zeros(1, n_ctx, dtype=torch.long)).recording
+    embedded, added = (recording.start_output(Name(kind))[0] for kind in ("embed", "pos"))
+    if not torch.allclose(embedded, model.W_E[:1], rtol=1e-5, atol=1e-7):
         raise refused("its stream does not begin with the rows of W_E")
-    return None if added is None else added[0]
-
-
-def first_reader(model: Model) -> str:
-    """The part that reads what the embeddings wrote."""
-    return "L0H0" if len(model.blocks) else "unembed"
+    return added
 
 
 # Tokens
 
 
-def tokens_of(model: Model, texts: list[str] | None) -> dict[str, Any]:
+def tokens_of(model: TransformerBridge, rows: list[list[int]]) -> dict[str, Any]:
     """The text of each token, and the tokenizer itself where the page has the same kind."""
-    tokenizer = getattr(model, "tokenizer", None)
-    n_tokens = len(model.W_E)
+    tokenizer = model.tokenizer
+    numbers = range(len(model.W_E))
     if tokenizer is None:
-        return {"tokens": [str(number) for number in range(n_tokens)]}
-    n_known = min(n_tokens, len(tokenizer))
-    tokens = [tokenizer.decode([number]) for number in range(n_known)]
-    tokens += [f"<{number}>" for number in range(n_known, n_tokens)]
-    bpe = byte_pairs(tokenizer) if texts else None
-    if bpe is None:
-        return {"tokens": tokens}
-    opening = model.to_tokens("a")[0].tolist()
-    own = tokenizer("a", add_special_tokens=False)["input_ids"]
-    bpe["start"] = opening[: len(opening) - len(own)]
-    return {"tokens": tokens, "bpe": bpe, "texts": texts}
-
-
-def byte_pairs(tokenizer: Any) -> dict[str, Any] | None:
-    """A byte-level BPE tokenizer of the kind that the page has; None for another kind."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        return None
-    whole = json.loads(backend.to_str())
+        return {"tokens": [str(number) for number in numbers]}
+    known = {"tokens": [tokenizer.decode([min(n, len(tokenizer) - 1)]) for n in numbers]}
+    whole = json.loads(tokenizer.backend_tokenizer.to_str())
     before, bpe = whole["pre_tokenizer"] or {}, whole["model"]
-    usual = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
-    settings = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
-    if (
-        bpe["type"] != "BPE"
-        or whole["normalizer"]
-        or any(before.get(name) != value for name, value in usual.items())
-        or any(bpe.get(name) for name in (*settings, "ignore_merges"))
-    ):
-        return None
-    ids = bpe["vocab"]
-    pairs = [pair if isinstance(pair, list) else pair.split(" ") for pair in bpe["merges"]]
-    specials = {one["content"]: one["id"] for one in whole["added_tokens"]}
-    return {
-        "vocab": sorted(ids, key=ids.get),
-        "merges": [ids[part] for pair in pairs for part in pair],
-        "specials": specials,
-    }
+    is_of_the_page = (
+        (bpe["type"], before.get("type"), whole["normalizer"]) == ("BPE", "ByteLevel", None)
+        and before["use_regex"] > before["add_prefix_space"]
+        and not any(bpe[name] for name in ("dropout", "byte_fallback", "ignore_merges"))
+    )
+    if not is_of_the_page:
+        return known
+    opening = model.to_tokens("a")[0].tolist()
+    start = opening[: len(opening) - len(tokenizer("a", add_special_tokens=False)["input_ids"])]
+    specials = {token["content"]: token["id"] for token in whole["added_tokens"]}
+    return known | {"bpe": bundle.byte_pairs(bpe) | {"start": start, "specials": specials}}
 
 
 # The comparison with PyTorch
@@ -388,49 +385,29 @@ class Average(Replacement):
         return torch.cat(values).mean(0).expand_as(now)
 
 
-def random_rows(model: Model) -> Iterator[Int[Tensor, "row pos"]]:
+def random_rows(model: TransformerBridge) -> list[Int[Tensor, "row pos"]]:
     """Rows of random tokens, the same each time."""
     generator = torch.Generator().manual_seed(0)
-    for n_pos in (24, 40, 16):
-        n_pos = min(n_pos, model.cfg.n_ctx)
-        yield torch.randint(len(model.W_E), (1, n_pos), generator=generator)
+    n_vocab, lengths = len(model.W_E), [min(n_pos, model.cfg.n_ctx) for n_pos in (24, 40)]
+    return [torch.randint(n_vocab, (1, n_pos), generator=generator) for n_pos in lengths]
 
 
 def compared(
-    model: Model, rows: Sequence[Tensor], texts: Sequence[Tensor]
+    model: TransformerBridge, rows: Sequence[Tensor], texts: Sequence[Tensor]
 ) -> Iterator[dict[str, Any]]:
     """Logits of some rows, each without cuts and with some, for the page to compare."""
     recordings = tuple(run(model, row).recording for row in texts)
-    fills = {
-        "zero": Replacement("zero"),
-        "mean": Average("mean", recordings[0], None, recordings),
-    }
+    average = Average("mean", recordings[0], None, recordings)
     choose = random.Random(0)
-    tokens = range(0, len(model.W_E), -(-len(model.W_E) // LOGITS))
-    for number, row in enumerate(rows):
-        places = range(row.shape[1] - 1, -1, -row.shape[1] // 6)
-        fill = ("zero", "mean", "zero")[number]
-        for names in ([], some_cuts(model, choose)):
-            logits = run_with(model, row, resolve(model, names), fills[fill]).logits
+    for row, fill in zip(rows, (Replacement("zero"), average, average), strict=True):
+        every = -(-row.shape[1] * len(model.W_E) // CHECKED)
+        kinds = [head_names(model), *(wires(model, side) for side in SIDES)]
+        for names in ([], [choose.choice(names) for names in kinds if names]):
+            logits = run_with(model, row, resolve(model, names), fill).logits
             yield {
                 "ids": row[0].tolist(),
                 "cuts": names,
-                "fill": fill,
-                "at": list(places),
-                "every": tokens.step,
-                "logits": logits[0, list(places)][:, list(tokens)].float().contiguous(),
+                "fill": fill.fill,
+                "every": every,
+                "logits": logits[0, :, ::every].float().contiguous(),
             }
-
-
-def some_cuts(model: Model, choose: random.Random) -> list[str]:
-    """A head, and a wire into each input of later heads, at random."""
-    layers = len(model.blocks)
-    heads = [f"L{layer}H{head}" for layer in range(layers) for head in range(model.cfg.n_heads)]
-    names = [choose.choice(heads)] if heads else []
-    for side in "QKV":
-        if layers > 1:
-            late = choose.randrange(1, layers)
-            early = choose.randrange(late)
-            writer, reader = (choose.randrange(model.cfg.n_heads) for _ in range(2))
-            names.append(f"L{early}H{writer}->L{late}H{reader}.{side}")
-    return names

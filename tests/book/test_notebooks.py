@@ -37,6 +37,12 @@ def test_the_first_code_cell_installs_this_version_on_colab(path):
     assert code(path)[0].source == setup_source(), "run python -m tools setup-cell"
 
 
+@pytest.mark.parametrize("path", notebooks(), ids=name)
+def test_no_stored_output_is_larger_than_200_kilobytes(path):
+    outputs = [output for cell in code(path) for output in cell.outputs]
+    assert [size for size in (len(str(output)) for output in outputs) if size > 200_000] == []
+
+
 def test_a_notebook_is_executed_in_an_empty_folder_and_stored_without_traces(tmp_path):
     source = "import os, torch\nprint(os.listdir('.'), torch.get_num_threads(), flush=True)\n"
     source += "from tqdm import tqdm\nlist(tqdm(range(2)))  # ruff refuses tqdm.auto, whose bar would be stored\n"

@@ -64,7 +64,7 @@ def test_your_own_model_runs_from_top_to_bottom(tmp_path, monkeypatch):
     assert not names["report"].problems
     assert not names["logits"].equal(names["model"](names["rows"].tokens))
     files = sorted(file.name for file in tmp_path.iterdir())
-    assert files == ["mine", "mine.csv", "mine.html"]
+    assert files == ["mine", "mine.csv", "mine.html", "my-lab.html"]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -15,17 +15,17 @@ globalThis.document = {}; // so that the module does not take itself for a worke
 const { readFileSync } = await import("node:fs");
 const { Bench } = await import(process.argv[1]);
 const questions = JSON.parse(readFileSync(0));
-const answers = questions.map(({ weights, asked, effects }) => {
+const answers = await Promise.all(questions.map(async ({ weights, asked, effects }) => {
   const bench = new Bench();
   try {
-    const said = bench.open({ name: "own", weights });
+    const said = await bench.open({ name: "own", weights });
     const setting = (one) => ({ model: "own", at: -1, answer: 0, fill: "zero", ...one });
     const logits = asked.map((one) => Array.from(bench.run(setting({ ...one, all: true })).logits));
     return { ...said, logits, effects: effects && bench.effects(setting(effects)) };
   } catch (error) {
     return { error: String(error.message) };
   }
-});
+}));
 process.stdout.write(JSON.stringify(answers));
 """
 

@@ -32,6 +32,7 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "TQDM_DISABLE": "1",
+    "CIRCUITKIT_STILL": "1",
 }
 
 

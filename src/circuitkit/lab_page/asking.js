@@ -9,6 +9,8 @@
 /** @typedef {import("./interface.js").Words} Words */
 /** @typedef {import("./interface.js").WordsQuestion} WordsQuestion */
 
+/** @typedef {((kind: string, value: unknown) => Promise<any>) & {terminate: () => void}} Computer  what answers: a worker, or the page */
+
 /** @implements {Engine} */
 export class WorkerEngine {
   /** @param {(name: string) => Promise<any>} [need]  brings the tokenizer ("text") and the weights ("models/NAME") */
@@ -19,41 +21,66 @@ export class WorkerEngine {
     this.count = 0;
     /** @type {Map<string, Promise<unknown>>} */
     this.brought = new Map();
-    /** @type {Promise<Worker> | null} */
+    /** @type {Promise<Computer> | null} */
     this.worker = null;
+    /** @type {Promise<unknown> | null} */
+    this.reader = null;
+    this.alone = false; // whether the page computes, because there is no worker
   }
 
-  /** The worker, made from a function of a classic script: a page from a file may not name a file of its own for it. */
+  /**
+   * The worker, made from a function of a classic script: a page from a file may not name a file of its own for it. Where the browser
+   * allows no worker, the page itself computes.
+   * @returns {Promise<Computer>}
+   */
   async start() {
-    const [engine, text] = await Promise.all([window.circuitLab.need("engine"), this.need("text")]);
+    const engine = await window.circuitLab.need("engine");
     const address = URL.createObjectURL(new Blob([`(${engine})()`], { type: "text/javascript" }));
-    const worker = new Worker(address);
-    worker.addEventListener("message", ({ data: { id, value, error } }) => {
-      const asked = this.open.get(id);
-      this.open.delete(id);
-      if (error) asked?.reject(new Error(error));
-      else asked?.resolve(value);
-    });
-    const ready = this.send(worker, "text", text);
-    await ready;
-    URL.revokeObjectURL(address);
-    return worker;
-  }
-
-  /** @param {Worker} worker @param {string} kind @param {unknown} value @returns {Promise<any>} */
-  send(worker, kind, value) {
-    const id = ++this.count;
-    return new Promise((resolve, reject) => {
-      this.open.set(id, { resolve, reject });
-      worker.postMessage({ id, kind, value });
-    });
+    try {
+      const worker = new Worker(address);
+      worker.addEventListener("message", ({ data: { id, value, error } }) => {
+        const asked = this.open.get(id);
+        this.open.delete(id);
+        if (error) asked?.reject(new Error(error));
+        else asked?.resolve(value);
+      });
+      const send = (/** @type {string} */ kind, /** @type {unknown} */ value) => {
+        const id = ++this.count;
+        return new Promise((resolve, reject) => {
+          this.open.set(id, { resolve, reject });
+          worker.postMessage({ id, kind, value });
+        });
+      };
+      await Promise.race([send("ready", null), new Promise((_, reject) => worker.addEventListener("error", () => reject(new Error("no worker"))))]);
+      return Object.assign(send, { terminate: () => worker.terminate() });
+    } catch {
+      this.alone = true;
+      const script = document.createElement("script");
+      script.textContent = `circuitLab.deliver("bench", (${engine})());`;
+      document.head.append(script);
+      const bench = new (await window.circuitLab.need("bench"))();
+      const ask = async (/** @type {string} */ kind, /** @type {unknown} */ value) => {
+        await new Promise((done) => setTimeout(done));
+        return bench[kind](value);
+      };
+      return Object.assign(ask, { terminate: () => {} });
+    } finally {
+      URL.revokeObjectURL(address);
+    }
   }
 
   /** @param {string} kind @param {unknown} value @returns {Promise<any>} */
   async ask(kind, value) {
     this.worker ??= this.start();
     this.worker.catch(() => (this.worker = null));
-    return this.send(await this.worker, kind, value);
+    return (await this.worker)(kind, value);
+  }
+
+  /** The tokenizer of the book, once. */
+  text() {
+    this.reader ??= this.need("text").then((text) => this.ask("text", text));
+    this.reader.catch(() => (this.reader = null));
+    return this.reader;
   }
 
   /** Whether a model is here already. @param {string} name */
@@ -65,7 +92,8 @@ export class WorkerEngine {
   bring(name) {
     let model = this.brought.get(name);
     if (!model) {
-      model = this.need(`models/${name}`).then((data) => this.ask("model", data));
+      const data = this.need(`models/${name}`);
+      model = this.text().then(async () => this.ask("model", await data));
       model.finally(() => window.circuitLab.forget(`models/${name}`)).catch(() => {});
       this.brought.set(name, model);
       model.catch(() => this.brought.delete(name));
@@ -78,9 +106,16 @@ export class WorkerEngine {
     return this.ask("run", setting);
   }
 
-  /** @param {Setting} setting @returns {Promise<Record<string, number>>} */
-  effects(setting) {
-    return this.ask("effects", setting);
+  /** @param {Setting & {from: number, time: number}} setting */
+  measure(setting) {
+    return this.ask("measure", setting);
+  }
+
+  /** @param {string} text @returns {Promise<import("./interface.js").OwnModel>} */
+  async openFile(text) {
+    const opened = await this.ask("open", { name: "own", weights: text });
+    this.brought.set("own", Promise.resolve());
+    return { ...opened, alone: this.alone };
   }
 
   /** @param {Setting & {head: string, source: number}} question @returns {Promise<Score>} */

@@ -8,9 +8,11 @@ model of chapter 5 with two heads, has its own script, and so has `birth`, the m
 """
 
 import base64
+import gzip
 import json
 import re
 from functools import cache
+from html import escape
 from pathlib import Path
 
 from circuitkit import models
@@ -83,7 +85,7 @@ def script(name: str) -> str:
     # Texts of functions, which only a worker reads as code. What the cradle shares with the engine, it gets from there.
     if name == "engine":
         code = "\n".join([*texts[:-1], f"if (parts) return {given};\n", texts[-1]])
-        return delivered(name, f'(parts) => {{\n"use strict";\n{code}}}')
+        return delivered(name, f'(parts) => {{\n"use strict";\n{code}return Bench;\n}}')
     if name == "cradle":
         ours, theirs = modules(SCRIPTS[name]), modules(SCRIPTS["engine"])
         both = [path.read_text("utf-8") for path in ours if path in theirs]
@@ -101,16 +103,18 @@ def delivered(name: str, value: object) -> str:
     return f"circuitLab.deliver({json.dumps(name)}, {json.dumps(value, ensure_ascii=True, separators=(',', ':'))});\n"
 
 
-def text() -> dict:
-    """The training steps of each model, and as one string for the worker the tokenizer and the rows over which means are taken."""
-    bpe = stored("models", "tokenizer.json")["model"]
+def byte_pairs(bpe: dict) -> dict[str, list]:
+    """A byte-level tokenizer as `tokenizer.js` reads it, from the model in a tokenizer's file."""
     ids = bpe["vocab"]
     pairs = [pair if isinstance(pair, list) else pair.split(" ") for pair in bpe["merges"]]
-    data = {
-        "vocab": sorted(ids, key=ids.get),
-        "merges": [ids[part] for pair in pairs for part in pair],
-        "rows": models.heldout_rows(ROWS).tolist(),
-    }
+    merges = [ids[part] for pair in pairs for part in pair]
+    return {"vocab": sorted(ids, key=ids.get), "merges": merges}
+
+
+def text() -> dict:
+    """The training steps of each model, and as one string for the worker the tokenizer and the rows over which means are taken."""
+    data = byte_pairs(stored("models", "tokenizer.json")["model"])
+    data["rows"] = models.heldout_rows(ROWS).tolist()
     steps = {name: models.checkpoints(name) for name in MODELS}
     return {"steps": steps, "data": json.dumps(data, ensure_ascii=False, separators=(",", ":"))}
 
@@ -140,3 +144,43 @@ def presets() -> dict[str, dict]:
     """The presets by their ids, from the part of `presets.js` that is JSON."""
     text = (SOURCES / "presets.js").read_text("utf-8")
     return {one["id"]: one for one in json.loads(text[text.index("= [") + 2 : text.rindex(";")])}
+
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title} in the lab</title>
+<style>
+{style}
+</style>
+<script>
+document.documentElement.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+{scripts}
+</script>
+</head>
+<body>
+<main>
+<h1>{title}</h1>
+<circuit-lab data-own><noscript><p>The lab needs JavaScript.</p></noscript></circuit-lab>
+</main>
+<script type="text/plain" id="ck-lab-file">{weights}</script>
+</body>
+</html>
+"""
+# No request leaves a page that is one file, whatever stands in it.
+POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; worker-src blob:; img-src data:"
+
+
+def one_file(title: str, weights: bytes) -> str:
+    """A page with one model, which opens without a network."""
+    style = "\n".join((SOURCES / name).read_text("utf-8") for name in ("page.css", "lab.css"))
+    return PAGE.format(
+        policy=POLICY,
+        title=escape(title),
+        style=style,
+        scripts="".join(script(name) for name in ("start", "parts", "lab", "engine")),
+        weights=base64.b64encode(gzip.compress(weights, mtime=0)).decode(),
+    )

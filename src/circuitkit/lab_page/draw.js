@@ -1,7 +1,7 @@
 /**
  * The pictures: attention as thumbnails and arcs, and the stream with the heads that read from it and write to it.
  */
-import { headName, INPUTS } from "./names.js";
+import { allNames, headName, INPUTS, parseCut } from "./names.js";
 import { h, s } from "./dom.js";
 
 /** @typedef {import("./interface.js").Reply} Reply */
@@ -16,6 +16,7 @@ export function tone(value) {
   return Math.abs(value) < 0.25 ? "none" : value > 0 ? "up" : "down";
 }
 
+const MOST_WIRES = 1200;
 const SIDE = 64; // pixels of a small pattern, fewer than the smallest screen gives it
 
 /**
@@ -144,7 +145,7 @@ export function wires({ box, wires: svg, cards }, reply, effects, cuts, marked, 
   const partOf = new Map(reply.parts.after.map(({ name, value }) => [name, value]));
   for (const [name, card] of cards) {
     const { left, top, wide: broad, tall: high } = place(box, card);
-    const layer = Number(name[1]);
+    const layer = parseCut(name)?.layer ?? 0;
     const middle = left + broad / 2;
     const out = cuts.includes(name);
     const last = layer === reply.nLayers - 1;
@@ -165,23 +166,26 @@ export function wires({ box, wires: svg, cards }, reply, effects, cuts, marked, 
     });
   }
   if (reply.nLayers > 1) {
-    const ends = [edges[0][0] - 13, edges[1][1] + 28];
     /** @type {{name: string, half: number, points: number[][]}[]} */
     const targets = [];
-    const names = Object.keys(effects).filter((name) => name.includes(">"));
-    names.sort((a, b) => Math.abs(effects[a]) - Math.abs(effects[b]));
+    // A wire that has not been measured yet is grey. Of very many, only those that matter are drawn.
+    const all = allNames(reply.nLayers, reply.nHeads).filter((name) => name.includes(">"));
+    const names = all.filter((name) => all.length <= MOST_WIRES || cuts.includes(name) || tone(effects[name] ?? 0) !== "none");
+    names.sort((a, b) => Math.abs(effects[a] ?? 0) - Math.abs(effects[b] ?? 0));
+    const places = new Map([...cards].map(([name, card]) => [name, place(box, card)]));
     for (const name of names) {
-      const [from, to] = name.split("->");
-      const writer = place(box, cards.get(from));
-      const target = place(box, cards.get(to.slice(0, 4)));
+      const [from, entered] = name.split("->");
+      const [to, input] = entered.split(".");
+      const [writer, target] = [from, to].map((head) => places.get(head) ?? place(box, undefined));
       const x0 = writer.left + writer.wide / 2;
-      const x1 = port(target.left, target.wide, INPUTS.indexOf(to[5]));
+      const x1 = port(target.left, target.wide, INPUTS.indexOf(input));
+      const ends = [writer.top - 13, target.top + target.tall + 28];
       const bend = (ends[0] - ends[1]) * 0.5;
       const d = `M${x0} ${ends[0]}C${x0} ${ends[0] - bend},${x1} ${ends[1] + bend},${x1} ${ends[1]}`;
       const isCut = cuts.includes(name);
-      const value = effects[name];
-      const kind = isCut ? "cut" : cuts.includes(from) || cuts.includes(to.slice(0, 4)) ? "none" : tone(value);
-      const looks = kind === "none" || kind === "cut" ? kind : `${to[5]}${kind === "down" ? " cl-lowers" : ""}`;
+      const value = effects[name] ?? 0;
+      const kind = isCut ? "cut" : cuts.includes(from) || cuts.includes(to) ? "none" : tone(value);
+      const looks = kind === "none" || kind === "cut" ? kind : `${input}${kind === "down" ? " cl-lowers" : ""}`;
       const line = s("path", { d, class: `cl-wire cl-${looks}`, "stroke-width": isCut ? 1.5 : width(kind === "none" ? 0 : value).toFixed(2), "data-wire": name });
       if (kind === "none") {
         faint.push(line);
@@ -198,7 +202,10 @@ export function wires({ box, wires: svg, cards }, reply, effects, cuts, marked, 
         targets.push({ name, half: BADGE, points: [middle] });
       }
     }
-    labels.push(target(svg, [0, ends[1], wide, ends[0] - ends[1]], targets, cut, point));
+    for (let layer = 1; layer < reply.nLayers; layer++) {
+      const [from, to] = [edges[layer][1] + 28, edges[layer - 1][0] - 13];
+      labels.push(target(svg, [0, from, wide, to - from], targets, cut, point));
+    }
   }
   svg.setAttribute("viewBox", `0 0 ${wide} ${tall}`);
   svg.setAttribute("width", String(wide));

@@ -23,6 +23,8 @@ import { LONGEST, TABS } from "./state.js";
  * @property {() => void} back
  * @property {() => void} reset
  * @property {() => void} copyLink
+ * @property {(row: number) => void} chooseRow  of the reader's own model
+ * @property {(file: File | undefined) => void} openFile
  */
 
 const TAB_NAMES = { parts: "Logit attribution", score: "Attention score", words: "Words of a head", python: "Python" };
@@ -44,13 +46,15 @@ function buildInputs(id, acts) {
   const stepNow = h("output", { for: id("step") });
   const training = h("div", { class: "cl-training" }, h("label", { for: id("step") }, "Training step"), slider, stepNow);
   const presetRow = h("div", { class: "cl-presets", role: "group", "aria-label": "Start from" }, presets);
-  const settings = h(
-    "div",
-    { class: "cl-settings" },
-    h("div", { class: "cl-field cl-grow" }, h("label", { for: id("text") }, "Text"), text),
-    h("div", { class: "cl-field" }, h("label", { for: id("model") }, "Model"), model, training),
-  );
-  return { presets, presetRow, text, model, slider, stepNow, training, settings };
+  const rowSelect = /** @type {HTMLSelectElement} */ (h("select", { id: id("rows"), change: () => acts.chooseRow(Number(rowSelect.value)) }));
+  const rowsField = h("div", { class: "cl-field cl-rows-field", hidden: true }, h("label", { for: id("rows") }, "Start from a text of the file"), rowSelect);
+  const textLabel = h("label", { for: id("text") }, "Text");
+  const file = /** @type {HTMLInputElement} */ (h("input", { type: "file", accept: ".html", change: () => acts.openFile(file.files?.[0]) }));
+  const fileField = h("label", { class: "cl-button cl-file", title: "A file that ck.lab(model, text).save() has written; you can also drop it on the lab" }, "Open your own model", file);
+  const modelField = h("div", { class: "cl-field" }, h("label", { for: id("model") }, "Model"), model, training, fileField);
+  const settings = h("div", { class: "cl-settings" }, h("div", { class: "cl-field cl-grow" }, textLabel, text), modelField);
+  const verdict = h("p", { class: "cl-verdict", hidden: true });
+  return { presets, presetRow, text, textLabel, model, modelField, slider, stepNow, training, settings, rowSelect, rowsField, file, fileField, verdict };
 }
 
 /** The tokens with their arcs. @param {Acts} acts */
@@ -89,8 +93,9 @@ function buildFill(id, acts) {
   };
   const zero = radio("zero", "nothing");
   const mean = radio("mean", "its average output on held-out text");
-  const fillField = h("fieldset", { class: "cl-fill" }, h("legend", {}, "A head that is switched off writes"), zero, mean);
-  return { zero, mean, fillField };
+  const fillLegend = h("legend", {}, "A head that is switched off writes");
+  const fillField = h("fieldset", { class: "cl-fill" }, fillLegend, zero, mean);
+  return { zero, mean, fillField, fillLegend };
 }
 
 /** The buttons and the list of wires. @param {Acts} acts @param {HTMLElement | false} fillField */
@@ -104,7 +109,7 @@ function buildSide(acts, fillField) {
   const wireList = h("div", { class: "cl-wire-list" });
   const actions = h("div", { class: "cl-actions" }, undo, restore, share);
   const right = h("div", { class: "cl-right" }, guesses, live, actions, link, fillField, wireList);
-  return { guesses, live, undo, restore, link, wireList, right };
+  return { guesses, live, undo, restore, share, link, wireList, right };
 }
 
 /** The panels. @param {Id} id @param {Acts} acts */
@@ -134,8 +139,8 @@ export function buildFrame(id, acts, home) {
   // The home page opens with the circuit; what else one can set is folded under it.
   const summary = h("summary", {}, "Your own text, other models, and what each component contributes");
   const contents = home
-    ? [hint, main, strip.tokens, h("details", { class: "cl-more" }, summary, inputs.presetRow, inputs.settings, fill.fillField, panels)]
-    : [inputs.presetRow, inputs.settings, strip.tokens, hint, main, ...panels];
+    ? [hint, main, strip.tokens, h("details", { class: "cl-more" }, summary, inputs.presetRow, inputs.verdict, inputs.rowsField, inputs.settings, fill.fillField, panels)]
+    : [inputs.presetRow, inputs.verdict, inputs.rowsField, inputs.settings, strip.tokens, hint, main, ...panels];
   const root = h(
     "div",
     { class: "cl-lab", role: "group", "aria-label": "The lab: a model whose heads and wires can be switched off", keydown: (/** @type {KeyboardEvent} */ event) => acts.key(event) },

@@ -35,11 +35,13 @@
  * @property {number} nLayers
  * @property {number} nHeads
  * @property {{text: string, shown: string}[]} rows
+ * @property {boolean} rotary  whether queries and keys are turned by position
  * @property {boolean} types  whether a reader can type a text; if not, she types token ids
  * @property {[number, number]} rounding  what rounding the weights changes, and the largest logit
  * @property {number} difference  the largest from PyTorch
  * @property {number} largest
  * @property {number} count  of logits that were compared
+ * @property {boolean} [alone]  whether the page computes, because its browser allows it no worker
  */
 /** @typedef {{names: string[], table: number[][]}} Score  of one head from one position to another, query side by key side */
 /** @typedef {{looksFor: Word[], raises: Word[], lowers: Word[]}} Words  of a head, from its weights alone */
@@ -48,7 +50,9 @@
  * @property {(model: string) => boolean} has  whether the weights of a model are here already
  * @property {(model: string) => Promise<unknown>} bring  fetch the weights of a model, once
  * @property {(setting: Setting) => Promise<Reply>} run  the whole model and the model with the cuts
- * @property {(setting: Setting) => Promise<Record<string, number>>} effects  of each head and wire, cut in addition
+ * @property {(setting: Setting & {from: number, time: number}) => Promise<{found: Record<string, number>, next: number}>} measure  the effects of
+ *   heads and wires, cut in addition, beginning with number `from`: as many as the time in milliseconds allows; `next` is 0 after the last
+ * @property {(text: string) => Promise<OwnModel>} openFile  the weights of a file of `ck.lab`, in base64
  * @property {(question: Setting & {head: string, source: number}) => Promise<Score>} score
  * @property {(question: WordsQuestion) => Promise<Words>} words
  */
@@ -59,6 +63,7 @@
  * @property {(reply: Reply, said: string | null, before: Reply | null, effects: () => Promise<void>) => (() => unknown)[]} drawing
  *   of a reply, in parts that are made one after the other; `effects` brings the effects of heads and wires
  * @property {(asked: number) => void} end  the newest state is drawn
+ * @property {(left: number) => void} more  further effects are measured
  */
 
 export {};

@@ -18,6 +18,7 @@ const labs = new WeakMap();
  * @param {HTMLElement} element @param {string} address
  */
 export async function open(element, address) {
+  if (element.dataset.own !== undefined) return openOwn(element);
   /** @type {{steps: Steps}} */
   const { steps } = await window.circuitLab.need("text");
   const preset = PRESETS.find(({ id }) => id === element.dataset.preset) ?? PRESETS[0];
@@ -46,4 +47,25 @@ export async function open(element, address) {
   for (const old of element.querySelectorAll(".cl-start, .cl-poster .cl-go")) old.remove();
   // The lab is shorter than the picture that it replaces, so its top could be above the window.
   if (had && root.getBoundingClientRect().top < 0) root.scrollIntoView({ block: "start", behavior: "instant" });
+}
+
+/**
+ * A page that is one file: the lab with the model behind it.
+ * @param {HTMLElement} element
+ */
+async function openOwn(element) {
+  const note = /** @type {HTMLElement} */ (element.querySelector(".cl-note"));
+  try {
+    const own = await engine.openFile(document.getElementById("ck-lab-file")?.textContent ?? "");
+    const session = new Session(engine, { ...fromPreset(PRESETS[0]), model: "own", text: own.rows[0].text }, {});
+    const view = new View(element, session);
+    element.append(view.frame.root);
+    await session.begins(own);
+    session.past.length = 0;
+    view.controls();
+    element.classList.add("cl-live");
+    note.remove();
+  } catch (error) {
+    note.textContent = `This model is not shown: ${error instanceof Error ? error.message : error}. In a notebook, run it with the library: ck.run(model, text, without="L0H1").`;
+  }
 }

@@ -4,6 +4,8 @@
 
 /** @typedef {import("./state.js").State} State */
 
+/** @typedef {import("./interface.js").OwnModel} OwnModel */
+
 /** A string of Python with nothing in it but ASCII that can be seen. @param {string} text */
 export function quoted(text) {
   const inside = Array.from(text, (character) => {
@@ -20,9 +22,10 @@ export function quoted(text) {
 /**
  * Three lines for the logits, and the lines of the open panel.
  * @param {State} state
- * @param {{at: number, answer: number, source: number, token: number, sourceToken: number, text: string, tokenText: string, via: string, sourceText: string, cropped: boolean, lastStep: number}} seen
+ * @param {{own: OwnModel | null, back: number, at: number, answer: number, source: number, token: number, sourceToken: number, text: string, tokenText: string, via: string, sourceText: string, cropped: boolean, lastStep: number}} seen
  */
 export function pythonFor(state, seen) {
+  if (seen.own) return pythonForOwn(state, seen, seen.own);
   const { model, step, cuts, fill, head } = state;
   const list = (/** @type {string[]} */ names) => `[${names.map((name) => `"${name}"`).join(", ")}]`;
   const heads = cuts.filter((cut) => !cut.includes(">"));
@@ -86,5 +89,31 @@ export function pythonFor(state, seen) {
     parts,
     score: head ? score : [],
     words: head ? words : [],
+  };
+}
+
+/**
+ * The same for a model that the reader has brought: she has it in Python.
+ * @param {State} state @param {Parameters<typeof pythonFor>[1]} seen @param {OwnModel} own
+ */
+function pythonForOwn({ text, cuts, fill, head }, seen, { types, rotary }) {
+  const tokens = types ? `model.to_tokens(${quoted(text)}${seen.cropped ? ", truncate=True" : ""})` : `torch.tensor([[${text.split(/[\s,]+/).filter(Boolean).join(", ")}]])`;
+  const without = cuts.length ? `, without=[${cuts.map((name) => `"${name}"`).join(", ")}]` : "";
+  const lines = [
+    "model = ...  # the model that ck.lab was given; its weights are not rounded",
+    `tokens = ${tokens}`,
+    ...(cuts.length && fill === "mean" ? ["# The page takes the mean over all positions of the texts, and fill=\"mean\" takes it", "# over the rows of tokens, position by position. These lines replace by zero."] : []),
+    `run = ck.run(model, tokens${without})`,
+    `logits = run.logits[0, ${seen.at}]`,
+    "print(logits.topk(5))",
+  ];
+  const offset = rotary ? `, offset=${seen.back}` : "";
+  const intact = !cuts.length;
+  return {
+    first: ["import torch", "import circuitkit as ck"],
+    lines,
+    parts: intact ? [`parts = ck.why(model, tokens, ${seen.answer}, position=${seen.at})`, "print(parts.to_frame())"] : [],
+    score: intact && head ? [`print(ck.paths.score_decomposition(model, tokens, "${head}", dst=${seen.at}, src=${seen.source}))`] : [],
+    words: head ? [`raises = ck.circuits.full_ov(model, "${head}")[${seen.sourceToken}].AB`, ...(seen.via ? [] : [`looks_for = ck.circuits.full_qk(model, "${head}"${offset})[${seen.token}].AB`])] : [],
   };
 }

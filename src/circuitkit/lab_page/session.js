@@ -1,9 +1,9 @@
 /**
  * What the reader has set, what the engine has replied, and the steps between them. Nothing here touches the page.
  */
-import { headName } from "./names.js";
+import { allNames, parseCut } from "./names.js";
 import { PRESETS } from "./presets.js";
-import { fitting, fromPreset, toAddress } from "./state.js";
+import { fitting, fromPreset, shapeOf, toAddress } from "./state.js";
 import { spoken, thousands } from "./dom.js";
 
 /** @typedef {import("./interface.js").Engine} Engine */
@@ -11,6 +11,9 @@ import { spoken, thousands } from "./dom.js";
 /** @typedef {import("./interface.js").Screen} Screen */
 /** @typedef {import("./state.js").State} State */
 /** @typedef {import("./state.js").Steps} Steps */
+
+/** The name of the model that a reader brings. */
+export const OWN = "own";
 
 export const MODELS = { "two-layer": "two layers of four heads", "one-layer": "one layer of four heads", "zero-layer": "no layers" };
 
@@ -35,9 +38,11 @@ export class Session {
     this.reply = null;
     /** @type {Record<string, number>} */
     this.effects = {};
+    /** @type {import("./interface.js").OwnModel | null} the reader's own model */
+    this.own = null;
     this.asked = 0; // how often the engine was asked
     this.source = -1; // the token that the panels are about
-    /** @type {number | null} */
+    /** @type {string | null} */
     this.via = null; // the head whose output the words are about; null: the one that contributes most to the keys
     this.typing = false;
     this.walking = false;
@@ -49,7 +54,7 @@ export class Session {
 
   /** @param {Partial<State>} some @param {string | null} said  the beginning of the message; null: it stays @param {boolean} [joined]  whether it belongs to the step before */
   change(some, said, joined = false) {
-    const next = fitting({ ...this.state, ...some });
+    const next = fitting({ ...this.state, ...some }, this.shape(some.model));
     if (toAddress(next) === toAddress(this.state)) return this.update(said);
     if (!joined) {
       this.past.push({ state: this.state, said });
@@ -82,11 +87,31 @@ export class Session {
     }, 120);
   }
 
+  /** The layers and heads of a model. @param {string} [model] */
+  shape(model = this.state.model) {
+    return (model === OWN && this.own) || shapeOf(model);
+  }
+
   /** @param {string} model */
   chooseModel(model) {
     this.hold();
+    if (model === OWN && this.own) return this.begins(this.own);
     const steps = this.steps[model];
-    this.change({ model, step: steps[steps.length - 1], cuts: [], answer: -1 }, `The model with ${MODELS[/** @type {"two-layer"} */ (model)]}`);
+    const text = this.state.model === OWN ? PRESETS[0].text : this.state.text;
+    return this.change({ model, text, step: steps[steps.length - 1], cuts: [], answer: -1, at: -1 }, `The model with ${MODELS[/** @type {"two-layer"} */ (model)]}`);
+  }
+
+  /** The reader's own model, with its first row. @param {import("./interface.js").OwnModel} own */
+  begins(own) {
+    this.hold();
+    this.own = own;
+    this.steps[OWN] = [0];
+    return this.change({ model: OWN, step: 0, text: own.rows[0].text, cuts: [], fill: "zero", at: -1, answer: -1, head: "" }, own.title);
+  }
+
+  /** Open a file that `ck.lab` has written. @param {string} text  base64 of its weights */
+  async openFile(text) {
+    return this.begins(await this.engine.openFile(text));
   }
 
   /** The training step at a place of the slider. @param {number} place */
@@ -162,20 +187,32 @@ export class Session {
       const reply = await this.engine.run(setting);
       if (asked !== this.asked) return;
       this.receive(reply, state);
-      const coming = this.engine.effects({ ...setting, at: reply.at, answer: reply.answer.id });
+      const measured = { ...setting, at: reply.at, answer: reply.answer.id };
+      const coming = this.engine.measure({ ...measured, from: 0, time: 1500 });
       coming.catch(() => {}); // awaited below, unless a newer state has overtaken this one
+      let left = 0;
       const effects = async () => {
-        this.effects = await coming;
+        ({ found: this.effects, next: left } = await coming);
       };
       for (const part of screen.drawing(reply, said, before, effects)) {
         await part();
         await rest();
         if (asked !== this.asked) return;
       }
+      screen.end(asked);
+      // In a large model the other wires come bit by bit.
+      while (left) {
+        const more = await this.engine.measure({ ...measured, from: left, time: 500 });
+        if (asked !== this.asked) return;
+        Object.assign(this.effects, more.found);
+        left = more.next;
+        screen.more(left);
+      }
     } catch (error) {
-      if (asked === this.asked) screen.say(`This did not work: ${error instanceof Error ? error.message : error}`);
+      if (asked !== this.asked) return;
+      screen.say(`This did not work: ${error instanceof Error ? error.message : error}`);
+      screen.end(asked);
     }
-    if (asked === this.asked) screen.end(asked);
   }
 
   /** @param {Reply} reply @param {State} state */
@@ -197,13 +234,17 @@ export class Session {
     return (!this.state.cuts.length && this.preset()?.cut) || "";
   }
 
-  /** The head whose output is the key of the chosen head: as the reader chose, else the strongest wire into its keys; -1 is the token itself. */
+  /** The head whose output is the key of the chosen head: as the reader chose, else the strongest wire into its keys; "" is the token itself. */
   writer() {
     const { head } = this.state;
-    if (head[1] !== "1") return -1;
-    if (this.via !== null) return this.via;
-    const effect = [0, 1, 2, 3].map((from) => Math.abs(this.effects[`${headName(0, from)}->${head}.K`] ?? 0));
-    const most = Math.max(...effect);
-    return most < 1 ? -1 : effect.indexOf(most);
+    if (this.via !== null && this.writers().includes(this.via)) return this.via;
+    const effect = (/** @type {string} */ from) => Math.abs(this.effects[`${from}->${head}.K`] ?? 0);
+    return this.writers().reduce((best, from) => (effect(from) >= 1 && effect(from) > effect(best) ? from : best), "");
+  }
+
+  /** The heads that write before the chosen one reads. */
+  writers() {
+    const layer = parseCut(this.state.head)?.layer ?? 0;
+    return allNames(layer, this.shape().nHeads).filter((name) => !name.includes(">"));
   }
 }

@@ -10,7 +10,9 @@ let opened;
 
 window.circuitLab = {
   deliver(name, value) {
-    wanted.get(name)?.arrived(value);
+    const known = wanted.get(name);
+    if (known) known.arrived(value);
+    else wanted.set(name, { promise: Promise.resolve(value), arrived: () => {} }); // a page that is one file has everything already
   },
   /** Load a script of this folder once; it delivers its value under its own name. */
   need(name) {
@@ -52,6 +54,15 @@ class CircuitLab extends HTMLElement {
   connectedCallback() {
     // A lab that another part of the page opens has nothing to start.
     if (this.dataset.given !== undefined || this.querySelector(".cl-start")) return;
+    if (this.dataset.own !== undefined) {
+      const said = document.createElement("p");
+      said.className = "cl-start cl-note";
+      said.setAttribute("role", "status");
+      this.append(said);
+      // The weights stand behind this element.
+      addEventListener("DOMContentLoaded", () => this.start());
+      return;
+    }
     const button = document.createElement("button");
     button.type = "button";
     button.className = "cl-go";

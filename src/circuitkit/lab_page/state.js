@@ -72,19 +72,20 @@ export function left(address, state) {
   return address.startsWith("#lab:") && ["model", "step", "head", "tab", "without", "fill"].some((name) => given.get(name) && given.get(name) !== (read.get(name) ?? "zero"));
 }
 
-/** How many layers of four heads a model has. @param {string} model */
-export function layersOf(model) {
-  return { "zero-layer": 0, "one-layer": 1, "two-layer": 2 }[model] ?? 0;
+/** @typedef {{nLayers: number, nHeads: number}} Shape */
+
+/** The shape of a model of the book. @param {string} model @returns {Shape} */
+export function shapeOf(model) {
+  return { nLayers: { "zero-layer": 0, "one-layer": 1, "two-layer": 2 }[model] ?? 0, nHeads: 4 };
 }
 
 /**
  * A state whose heads and wires are those of its model.
- * @param {State} state
+ * @param {State} state @param {Shape} [shape]
  * @returns {State}
  */
-export function fitting(state) {
-  const layers = layersOf(state.model);
-  const there = (/** @type {number} */ layer, /** @type {number} */ head) => layer < layers && head < 4;
+export function fitting(state, { nLayers, nHeads } = shapeOf(state.model)) {
+  const there = (/** @type {number} */ layer, /** @type {number} */ head) => layer < nLayers && head < nHeads;
   const cuts = [...new Set(state.cuts)].filter((name) => {
     const cut = parseCut(name);
     if (!cut || !there(cut.layer, cut.head)) return false;
@@ -92,5 +93,5 @@ export function fitting(state) {
   });
   const head = parseCut(state.head);
   const fits = head && !head.to && there(head.layer, head.head);
-  return { ...state, cuts, head: fits ? state.head : layers ? `L${layers - 1}H${layers === 2 ? 3 : 0}` : "" };
+  return { ...state, cuts, head: fits ? state.head : nLayers ? `L${nLayers - 1}H${nLayers === 2 && nHeads === 4 ? 3 : 0}` : "" };
 }

@@ -4,15 +4,18 @@
 import { h, percent, signed, thousands, visible } from "./dom.js";
 import { arcs, mark, thumbnail, tone, wires } from "./draw.js";
 import { buildFrame } from "./frame.js";
-import { headName, INPUTS, parseCut } from "./names.js";
+import { allNames, headName, INPUTS, parseCut } from "./names.js";
 import { guessTable, partsPanel, pythonPanel, scorePanel, word, wordsPanel } from "./panels.js";
 import { pythonFor } from "./python.js";
+import { OWN } from "./session.js";
 import { TABS, toAddress } from "./state.js";
 
 /** @typedef {import("./interface.js").Reply} Reply */
 /** @typedef {import("./session.js").Session} Session */
 
 let count = 0;
+/** In bytes: 3 million weights of 16 bits in base64, and the scripts. */
+const LARGEST_FILE = 12_000_000;
 
 export class View {
   /** @param {HTMLElement} element @param {Session} session */
@@ -33,6 +36,11 @@ export class View {
     const watcher = new ResizeObserver(() => this.resized());
     watcher.observe(this.frame.root);
     watcher.observe(this.frame.circuit);
+    if (element.dataset.given === undefined) this.takeFiles();
+    this.alone = element.dataset.own !== undefined; // the page is a file with one model
+    for (const part of this.alone ? [this.frame.presetRow, this.frame.modelField, this.frame.share] : element.dataset.given !== undefined ? [this.frame.fileField] : []) part.hidden = true;
+    /** @type {import("./interface.js").OwnModel | null} */
+    this.listed = null; // the model whose rows can be chosen
   }
 
   resized() {
@@ -61,6 +69,8 @@ export class View {
       back: () => session.back(),
       reset: () => session.change({ cuts: [] }, "Reset"),
       copyLink: () => this.copyLink(),
+      chooseRow: (row) => session.change({ text: session.own?.rows[row].text ?? "", at: -1, answer: -1 }, "New text"),
+      openFile: (file) => this.openFile(file),
     };
   }
 
@@ -123,6 +133,37 @@ export class View {
     }
   }
 
+  /** A file that `ck.lab` has written, chosen or dropped. Its scripts are never run: only its weights are read. @param {File | undefined} file */
+  async openFile(file) {
+    if (!file) return;
+    this.say(`Opening ${file.name} …`);
+    try {
+      if (file.size > LARGEST_FILE) throw new Error(`it has ${thousands(Math.round(file.size / 1e6))} MB, and the lab reads at most ${LARGEST_FILE / 1e6}`);
+      const found = /<script type="text\/plain" id="ck-lab-file">([\w+/=]*)<\/script>/.exec(await file.text());
+      if (!found) throw new Error("ck.lab has not written it");
+      await this.session.openFile(found[1]);
+    } catch (error) {
+      this.say(`${file.name} could not be opened: ${error instanceof Error ? error.message : error}.`);
+    }
+    this.frame.file.value = ""; // so that the same file can be chosen again
+  }
+
+  /** Files can be dropped on the lab. */
+  takeFiles() {
+    const { root } = this.frame;
+    root.addEventListener("dragover", (event) => {
+      if (!event.dataTransfer?.types.includes("Files")) return;
+      event.preventDefault();
+      root.classList.add("cl-drop");
+    });
+    for (const end of ["dragleave", "drop"]) root.addEventListener(end, () => root.classList.remove("cl-drop"));
+    root.addEventListener("drop", (event) => {
+      if (!event.dataTransfer?.files.length) return;
+      event.preventDefault();
+      this.openFile(event.dataTransfer.files[0]);
+    });
+  }
+
   // --- what the session has drawn ----------------------------------------------------------------------------------
 
   /** @param {string} said */
@@ -158,6 +199,12 @@ export class View {
     ];
   }
 
+  /** Further wires are measured. @param {number} left */
+  more(left) {
+    this.picture();
+    if (!left) this.list();
+  }
+
   /** @param {number} asked */
   end(asked) {
     this.frame.root.removeAttribute("aria-busy");
@@ -187,6 +234,7 @@ export class View {
     this.frame.presets.forEach((button) => button.setAttribute("aria-pressed", String(button.dataset.preset === preset?.id)));
     this.frame.hint.replaceChildren(...(preset ? this.task(preset) : []));
     if (document.activeElement !== this.frame.text || !this.session.typing) this.frame.text.value = state.text;
+    this.showOwn(state.model === OWN ? this.session.own : null);
     this.frame.model.value = state.model;
     const steps = this.session.steps[state.model];
     this.frame.training.hidden = steps.length < 2;
@@ -206,6 +254,32 @@ export class View {
       tab.tabIndex = TABS[i] === state.tab ? 0 : -1;
     });
     this.frame.panel.setAttribute("aria-labelledby", this.id(`tab-${state.tab}`));
+  }
+
+  /** What is different with a model that the reader has brought. @param {import("./interface.js").OwnModel | null} own */
+  showOwn(own) {
+    const { model, rowSelect, rowsField, verdict, textLabel, fillLegend, mean } = this.frame;
+    rowsField.hidden = !own || own.rows.length < 2;
+    verdict.hidden = !own;
+    textLabel.textContent = own && !own.types ? "Token ids" : "Text";
+    fillLegend.textContent = own ? "In place of a head that is switched off, or of a cut wire, stands" : "A head that is switched off writes";
+    const average = own ? "the average output on the texts of the file" : "its average output on held-out text";
+    /** @type {ChildNode} */ (mean.lastChild).textContent = ` ${average}`;
+    if (!own) return;
+    if (this.listed !== own) {
+      this.listed = own;
+      for (const old of model.querySelectorAll(`[value=${OWN}]`)) old.remove();
+      model.append(h("option", { value: OWN }, own.title));
+      rowSelect.replaceChildren(...own.rows.map(({ shown }, value) => h("option", { value }, visible(shown.slice(0, 60)))));
+      const small = (/** @type {number} */ value) => (value === 0 ? "0" : value.toPrecision(2));
+      verdict.replaceChildren(
+        h("b", {}, "Agrees with PyTorch."),
+        ` The page has computed ${thousands(own.count)} logits again, with and without cuts. The largest difference is ${small(own.difference)}, and the largest logit is ${small(own.largest)}. ` +
+          `Rounding the weights to 16 bits had changed a logit of these texts by at most ${small(own.rounding[0])}.` +
+          (own.alone ? " This browser allows the page no worker, so the page itself computes and may not react in the meantime." : ""),
+      );
+    }
+    rowSelect.value = String(own.rows.findIndex(({ text }) => text === this.session.state.text));
   }
 
   /** The next tokens, and a sentence about what has changed. @param {string | null} said @param {Reply | null} before */
@@ -239,7 +313,7 @@ export class View {
     this.frame.legend.hidden = reply.nLayers < 2;
     this.frame.reading.hidden = reply.nLayers < 1;
     this.frame.top.replaceChildren("next: ", word(first.text), " ", h("b", {}, percent(first.after)));
-    const earlier = reply.tokens.slice(1, reply.at).map(({ text }) => text).join("").replace(/\s+/g, " ");
+    const earlier = reply.tokens.slice(1, reply.at).map(({ text }) => text).join(this.session.own?.types === false ? " " : "").replace(/\s+/g, " ");
     const tail = earlier.length > 26 ? `… ${earlier.slice(-26).replace(/^\S*\s/, "")}` : earlier;
     this.frame.bottom.replaceChildren(`${tail} `, word(reply.tokens[reply.at].text));
     this.looked(reply);
@@ -312,6 +386,7 @@ export class View {
     const rows = () => {
       if (names.flat().join() !== [...this.cards.keys()].join()) {
         this.cards = new Map(names.flat().map((name) => [name, this.card(name)]));
+        this.frame.circuit.style.setProperty("--heads", String(reply.nHeads || 1));
         this.frame.rows.replaceChildren(
           ...[...names].reverse().flatMap((row, i) => [
             i ? h("div", { class: "cl-gap", "aria-hidden": "true" }) : null,
@@ -327,7 +402,7 @@ export class View {
   /** What a head does now. @param {Reply} reply @param {string} name */
   show(reply, name) {
     const card = /** @type {HTMLElement} */ (this.cards.get(name));
-    const [layer, head] = [Number(name[1]), Number(name[3])];
+    const { layer, head } = /** @type {import("./names.js").Cut} */ (parseCut(name));
     const out = this.session.state.cuts.includes(name);
     const look = /** @type {HTMLElement} */ (card.children[0]);
     const row = this.row(reply, layer, head);
@@ -409,8 +484,11 @@ export class View {
         this.frame.wireList.replaceChildren();
         return;
       }
-      const columns = Array.from({ length: reply.nHeads }, (_, head) => INPUTS.map((input) => `${headName(1, head)}.${input}`)).flat();
-      const sources = Array.from({ length: reply.nHeads }, (_, from) => headName(0, from));
+      const heads = allNames(reply.nLayers, reply.nHeads).filter((name) => !wire(name)).sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+      const layerOf = (/** @type {string} */ name) => parseCut(name)?.layer ?? 0;
+      const columns = heads.filter(layerOf).flatMap((head) => INPUTS.map((input) => `${head}.${input}`));
+      const sources = heads.filter((head) => layerOf(head) < reply.nLayers - 1);
+      const count = allNames(reply.nLayers, reply.nHeads).filter(wire).length;
       const table = () =>
         h(
           "div",
@@ -419,10 +497,10 @@ export class View {
             "table",
             { class: "cl-all" },
             h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "into"), sources.map((from) => h("th", { scope: "col" }, from)))),
-            h("tbody", {}, columns.map((to) => h("tr", {}, h("th", { scope: "row" }, to), sources.map((from) => h("td", {}, button(`${from}->${to}`, "", "all")))))),
+            h("tbody", {}, columns.map((to) => h("tr", {}, h("th", { scope: "row" }, to), sources.map((from) => h("td", {}, layerOf(from) < layerOf(to.split(".")[0]) && button(`${from}->${to}`, "", "all")))))),
           ),
         );
-      const all = h("details", { open, toggle: () => all.children.length < 2 && all.append(table()) }, h("summary", {}, `All ${columns.length * reply.nHeads} wires`), open && table());
+      const all = h("details", { open, toggle: () => all.children.length < 2 && all.append(table()) }, h("summary", {}, `All ${count} wires`), open && table());
       this.frame.wireList.replaceChildren(
         h("p", { class: "cl-heading" }, "Wires to cut"),
         h("p", {}, "The number is how far the logit of ", word(target), " falls when this wire alone is cut."),
@@ -453,19 +531,19 @@ export class View {
     let made = [];
     if (state.tab === "parts") made = partsPanel(reply, state.cuts.length > 0);
     else if (state.tab === "python") {
-      const code = pythonFor(state, { at: reply.at, answer: reply.answer.id, source, token: reply.tokens[reply.at].id, sourceToken: reply.tokens[source].id, text: reply.answer.text, tokenText, via: this.session.writer() < 0 ? "" : headName(0, this.session.writer()), sourceText, cropped: reply.cropped, lastStep: this.session.steps[state.model][this.session.steps[state.model].length - 1] });
+      const own = state.model === OWN ? this.session.own : null;
+      const code = pythonFor(state, { own, back: reply.at - source, at: reply.at, answer: reply.answer.id, source, token: reply.tokens[reply.at].id, sourceToken: reply.tokens[source].id, text: reply.answer.text, tokenText, via: this.session.writer(), sourceText, cropped: reply.cropped, lastStep: this.session.steps[state.model][this.session.steps[state.model].length - 1] });
       made = pythonPanel(code, (text) => this.copy(text, "The Python is copied"));
     } else if (!state.head) made = [h("p", {}, "This model has no heads.")];
     else if (state.tab === "score") {
       const score = await this.session.engine.score({ ...this.session.setting(), at: reply.at, head: state.head, source });
       made = scorePanel(score, state, { token: tokenText, source: sourceText, choose });
     } else {
-      const later = state.head[1] === "1";
+      const before = ["", ...this.session.writers()];
       const writer = this.session.writer();
-      const via = writer >= 0 ? headName(0, writer) : undefined;
-      const words = await this.session.engine.words({ model: this.session.file(state), head: state.head, token: reply.tokens[reply.at].id, source: reply.tokens[source].id, via });
-      const writers = [{ value: -1, name: "the token itself" }, ...Array.from({ length: reply.nHeads }, (_, head) => ({ value: head, name: `the output of ${headName(0, head)}` }))];
-      const chooseVia = later ? this.select("via", "What the keys are made from", writers, writer, (value) => (this.session.via = value)) : null;
+      const words = await this.session.engine.words({ model: this.session.file(state), head: state.head, token: reply.tokens[reply.at].id, source: reply.tokens[source].id, via: writer, back: reply.at - source });
+      const writers = before.map((name, value) => ({ value, name: name ? `the output of ${name}` : "the token itself" }));
+      const chooseVia = before.length > 1 ? this.select("via", "What the keys are made from", writers, before.indexOf(writer), (value) => (this.session.via = before[value])) : null;
       made = wordsPanel(words, state, { token: tokenText, source: sourceText, chooseSource: choose, chooseVia });
     }
     if (asked !== this.session.asked) return;

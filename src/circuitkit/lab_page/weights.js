@@ -98,6 +98,23 @@ export function fromBase64(text) {
 }
 
 /**
+ * Bytes that gzip has packed, or bytes as they are. It stops where no model of the lab could go on.
+ * @param {Uint8Array} bytes
+ */
+export async function unpacked(bytes) {
+  if (bytes[0] !== 31 || bytes[1] !== 139) return bytes;
+  const reader = new Blob([/** @type {any} */ (bytes)]).stream().pipeThrough(new DecompressionStream("gzip")).getReader();
+  const parts = [];
+  let size = 0;
+  for (let next = await reader.read(); !next.done; next = await reader.read()) {
+    parts.push(next.value);
+    size += next.value.length;
+    if (size > 4 * LIMITS.weights + LIMITS.header) throw new Error("its weights are more than the lab reads");
+  }
+  return new Uint8Array(await new Blob(parts).arrayBuffer());
+}
+
+/**
  * The header of a safetensors file, and where its tensors begin.
  * @param {Uint8Array} bytes
  * @returns {{header: Record<string, any>, start: number}}
@@ -183,7 +200,8 @@ function rotation({ planes, angles, gain = 1 }, nCtx, dHead) {
  * @returns {Model}
  */
 export function buildModel(tensors, card) {
-  const { dHead, addsPositions = false } = card;
+  const { dHead } = card;
+  const addsPositions = Boolean(card.addsPositions) && tensors.has("W_pos");
   /** A tensor of this shape. @param {string} name @param {number[]} sizes */
   const maybe = (name, ...sizes) => {
     const tensor = tensors.get(name);

@@ -3,7 +3,7 @@
  */
 import { Tokenizer } from "./tokenizer.js";
 import { AGREES, compare, readLab } from "./own.js";
-import { buildModel, fromBase64, readTensors } from "./weights.js";
+import { buildModel, fromBase64, readTensors, unpacked } from "./weights.js";
 import { forward, logits, softmax } from "./engine.js";
 import { allNames, parseCut } from "./names.js";
 import { Effects, largest, logitParts, lookedFor, meansOf, scoreParts, writtenFor } from "./analysis.js";
@@ -60,6 +60,11 @@ export class Bench {
     this.recent = [];
   }
 
+  /** The first message: whether there is a worker at all. */
+  ready() {
+    return true;
+  }
+
   /** @param {{data: string}} given  JSON, which is read here and not on the page's side */
   text({ data: given }) {
     /** @type {{vocab: string[], merges: number[], rows: number[][]}} */
@@ -85,26 +90,24 @@ export class Bench {
   /**
    * A file of `ck.lab`: it is read and compared with PyTorch.
    * @param {{name: string, weights: string | Uint8Array}} data
-   * @returns {import("./interface.js").OwnModel}
+   * @returns {Promise<import("./interface.js").OwnModel>}
    */
-  open({ name, weights }) {
-    const bytes = typeof weights === "string" ? fromBase64(weights) : weights;
+  async open({ name, weights }) {
+    const bytes = await unpacked(typeof weights === "string" ? fromBase64(weights) : weights);
     const { card, model, tensors } = readLab(bytes);
     const reader = new TokenList(card, model.dVocab);
     // A tokenizer that reads the texts in another way than the model's own is not used.
     const reads = card.bpe && card.texts?.every((text, i) => reader.encode(text, model.nCtx + 1).join() === card.rows[i].join());
     if (!reads) reader.bpe = null;
-    const held = { model, reader, rows: card.rows, wiresToo: true, means: null };
-    this.models.set(name, held);
-    this.recent = [];
-    const compared = compare(model, card, tensors, () => this.meansFor(name, "mean"));
-    if (!(compared.difference <= AGREES * compared.largest)) {
-      this.models.delete(name);
+    const compared = compare(model, card, tensors);
+    if (!(compared.difference <= AGREES * compared.largest))
       throw new Error(`the page computes other logits than PyTorch: the largest difference is ${compared.difference.toPrecision(2)}, and the largest logit is ${compared.largest.toPrecision(3)}`);
-    }
+    this.models.set(name, { model, reader, rows: card.rows, wiresToo: true, means: null });
+    this.recent = [];
     const { nLayers, nHeads } = model;
-    const rows = card.rows.map((ids, i) => ({ text: reads && card.texts ? card.texts[i] : ids.join(" "), shown: ids.map((id) => reader.show(id)).join("") }));
-    return { title: card.title, nLayers, nHeads, rows, types: Boolean(reads), rounding: card.rounding, ...compared };
+    const gap = card.tokens[0] === "0" ? " " : ""; // between bare numbers
+    const rows = card.rows.map((ids, i) => ({ text: reads && card.texts ? card.texts[i] : ids.join(" "), shown: ids.map((id) => reader.show(id)).join(gap) }));
+    return { title: card.title, nLayers, nHeads, rows, rotary: Boolean(model.rotary), types: Boolean(reads), rounding: card.rounding, ...compared };
   }
 
   /** All the ids of a text. @param {string} text */
@@ -244,11 +247,11 @@ export class Bench {
 
 if (typeof document === "undefined") {
   const bench = /** @type {any} */ (new Bench());
-  addEventListener("message", ({ data: { id, kind, value } }) => {
+  addEventListener("message", async ({ data: { id, kind, value } }) => {
     try {
-      postMessage({ id, value: bench[kind](value) });
+      postMessage({ id, value: await bench[kind](value) });
     } catch (error) {
-      postMessage({ id, error: String(error) });
+      postMessage({ id, error: error instanceof Error ? error.message : String(error) });
     }
   });
 }

@@ -1,13 +1,17 @@
 """A model in one file: the numbers of the page against PyTorch, and what is refused."""
 
 import base64
+import gzip
+import html
+import json
 
+import numpy as np
 import pytest
 import torch
 
 import circuitkit as ck
-from circuitkit.lab_file import lab
-from tests.support import lab_models
+from circuitkit import lab_file
+from tests.support import lab_models, tiny_models, zoo
 
 # The page computes in double precision; Llama's norms and rotations are in single precision in PyTorch.
 TOLERANCE = 1e-4
@@ -16,7 +20,7 @@ SHAPES = ("gpt2", "llama", "gpt2 heads", "llama heads")
 
 def question(model, tokens: torch.Tensor, cut_sets: list[list[str]]) -> tuple[dict, list]:
     """What the page is asked about a model, and what the library answers."""
-    page = lab(model, tokens)
+    page = ck.lab(model, tokens)
     text = " ".join(map(str, tokens[0].tolist()))
     asked = [{"text": text, "cuts": cuts} for cuts in cut_sets]
     theirs = [ck.run(model, tokens, without=cuts).logits[0] for cuts in cut_sets]
@@ -67,3 +71,119 @@ def test_logits_of_200_random_models_are_those_of_pytorch(tmp_path):
     print(f"{count} models: the largest difference is {worst:.2g} of the largest logit")
     assert count == 200
     assert worst < TOLERANCE
+
+
+def saved(page, change=lambda header, body: (header, body)) -> dict:
+    """A question about a file, in which something was changed."""
+    length = int.from_bytes(page.weights[:8], "little")
+    header, body = json.loads(page.weights[8 : 8 + length]), page.weights[8 + length :]
+    header, body = change(header, body)
+    text = json.dumps(header).encode()
+    data = len(text).to_bytes(8, "little") + text + body
+    return {"weights": base64.b64encode(data).decode(), "asked": []}
+
+
+def with_card(**changes):
+    def change(header, body):
+        card = json.loads(header["__metadata__"]["lab"]) | changes
+        return header | {"__metadata__": {"lab": json.dumps(card)}}, body
+
+    return change
+
+
+def with_values(name: str, value: float):
+    """The first number of a tensor is replaced."""
+
+    def change(header, body):
+        at = header[name]["data_offsets"][0]
+        return header, body[:at] + np.float16(value).tobytes() + body[at + 2 :]
+
+    return change
+
+
+def bytes_of(data: bytes) -> dict:
+    return {"weights": base64.b64encode(data).decode(), "asked": []}
+
+
+def test_the_page_refuses_what_is_broken_or_hostile_with_a_reason():
+    model = zoo.make("native-mlp", torch.float32)
+    page = ck.lab(model, torch.tensor([[3, 7, 9, 3, 7]]))
+    bomb = gzip.compress(bytes(40_000_000))
+    questions = {
+        "": saved(page),
+        "no safetensors file": bytes_of(b"PK\x03\x04 something else"),
+        "its header would have": bytes_of((2**60).to_bytes(8, "little") + b"{}"),
+        "more than the lab reads": bytes_of(bomb),
+        "not written by ck.lab": saved(page, lambda header, body: (header | {"__metadata__": {}}, body)),
+        "does not fit its place": saved(page, lambda header, body: (header, body[:-4])),
+        "not finite": saved(page, with_values("layers.0.W_in", np.nan)),
+        "other logits than PyTorch": saved(page, with_values("layers.0.W_in", 3.0)),
+        "at most 12 layers": saved(page, with_card(dHead=10**9)),
+        "its tokens": saved(page, with_card(tokens=["<img src=x onerror=alert(1)>"])),
+        "its rows": saved(page, with_card(rows=[[10**6]])),
+        "its checks": saved(page, with_card(checks=[])),
+    }  # fmt: skip
+    answers = lab_models.computed_by_the_lab(list(questions.values()))
+    for reason, answer in zip(questions, answers, strict=True):
+        assert reason in answer.get("error", ""), (reason, answer)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("bert", "a network"),
+        ("gemma2", "capped"),
+        ("qwen3", "normalise queries and keys"),
+        ("mistral", "see only 5 positions"),
+        ("native-encoder", "look ahead"),
+    ],
+)
+def test_other_shapes_are_refused_with_the_reason_and_the_way_that_works(kind, reason):
+    with pytest.raises(ValueError, match=rf"{reason}.* ck\.run\(model"):
+        ck.lab(zoo.make(kind), torch.tensor([[3, 7, 9]]))
+
+
+def test_a_model_beyond_the_limits_is_refused_with_the_numbers():
+    many = tiny_models.boot(torch.float32, **zoo.NATIVE | {"d_vocab": 130_000})
+    with pytest.raises(
+        ValueError, match=r"3,\d{3},\d{3} weights, and the lab reads at most 3,000,000"
+    ):
+        ck.lab(many, torch.tensor([[3]]))
+    model = zoo.make("native", torch.float32)
+    with pytest.raises(ValueError, match="65 texts"):
+        ck.lab(model, torch.zeros(65, 2, dtype=torch.long))
+
+
+def test_a_model_with_a_hook_that_changes_it_is_refused():
+    model = tiny_models.boot(torch.float32, **zoo.NATIVE)
+    model.add_hook("blocks.0.attn.hook_z", lambda z, hook: z + 1, is_permanent=True)
+    with pytest.raises(ValueError, match="a hook changes"):
+        ck.lab(model, torch.tensor([[3, 7, 9]]))
+
+
+def test_a_file_is_whole_or_not_there(tmp_path, monkeypatch):
+    page = ck.lab(zoo.make("native", torch.float32), torch.tensor([[3, 7, 9]]))
+    out = page.save(tmp_path / "mine.html")
+    before = out.read_text("utf-8")
+    assert base64.b64encode(gzip.compress(page.weights, mtime=0)).decode() in before
+    monkeypatch.setattr(lab_file.bundle, "one_file", lambda *_: "\ud800")  # cannot be written
+    with pytest.raises(UnicodeEncodeError):
+        page.save(out)
+    assert out.read_text("utf-8") == before
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.html"]
+    with pytest.raises(ValueError, match=r"ends in \.html"):
+        page.save(tmp_path / "mine.pdf")
+
+
+def test_a_notebook_shows_the_page_and_stores_a_still_picture(monkeypatch):
+    model, tokens = zoo.make("native", torch.float32), torch.tensor([[3, 7, 9]])
+    page = ck.lab(model, tokens, title='"two" & more')
+    monkeypatch.delenv(lab_file.STILL)
+    live = page._repr_mimebundle_()[0]["text/html"]
+    assert html.unescape(live.split('srcdoc="')[1].split('"')[0]) == page.html
+    monkeypatch.setenv(lab_file.STILL, "1")
+    still, again = (ck.lab(model, tokens)._repr_mimebundle_()[0] for _ in range(2))
+    assert set(still) == {"image/png", "text/plain"}
+    assert still == again
+    assert 'ck.lab(model, text).save("mine.html")' in still["text/plain"]
+    assert len(still["image/png"]) < 100_000

@@ -1,0 +1,104 @@
+"""A page that `ck.lab` has saved, opened from disk, and the same file in the lab of the site."""
+
+import base64
+import re
+
+import pytest
+import torch
+from playwright.sync_api import expect
+
+import circuitkit as ck
+from circuitkit.lab_page import bundle
+from tests.support import tiny_models
+from tests.support.site import DESKTOP, PHONE
+
+DRAWN = ".cl-lab[data-drawn]:not([aria-busy])"
+ROW = [3, 7, 11, 5, 3, 7, 11]
+WIRE = "L0H0->L2H1.V"
+HARM = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+SIZES = {"d_model": 12, "d_head": 6, "n_heads": 2, "n_layers": 3, "n_ctx": 12, "d_vocab": 20}
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Three layers with MLPs and LayerNorm; its weights have 16 bits."""
+    made = tiny_models.boot(
+        torch.float32, **SIZES, size=0.7, attn_only=False, d_mlp=16, normalization_type="LN"
+    )
+    with torch.no_grad():
+        for weight in {*made.parameters(), *made.original_model.parameters()}:
+            weight.copy_(weight.half())
+    return made
+
+
+@pytest.fixture(scope="module")
+def file(model, tmp_path_factory):
+    rows = torch.tensor([ROW, ROW[::-1]])
+    return ck.lab(model, rows, title=HARM).save(tmp_path_factory.mktemp("lab") / "mine.html")
+
+
+def percent(model, cuts) -> str:
+    """The probability of the token that is most probable without cuts."""
+    tokens = torch.tensor([ROW])
+    token = ck.run(model, tokens).logits[0, -1].argmax()
+    value = 100 * float(ck.run(model, tokens, without=cuts).logits[0, -1].softmax(-1)[token])
+    return f"{value:.0f}%" if value >= 9.95 else f"{value:.1f}%"
+
+
+@pytest.mark.parametrize(("width", "theme"), [(DESKTOP, "light"), (PHONE, "dark")])
+def test_a_saved_page_opens_from_disk_without_a_request_and_a_wire_is_cut(
+    open_page, file, model, width, theme
+):
+    opened = open_page(file.as_uri(), width=width, theme=theme, bypass_csp=True)
+    asked = []
+    opened.page.on("request", lambda request: asked.append(request.url))
+    expect(opened.page.locator(DRAWN)).to_have_count(1, timeout=60_000)
+    expect(opened.page.locator(".cl-verdict")).to_contain_text("Agrees with PyTorch")
+    followed = opened.page.locator(".cl-followed td").nth(1)
+    assert followed.inner_text() == percent(model, [])
+    opened.page.get_by_text(re.compile(r"All \d+ wires")).click()
+    opened.page.locator(f"[data-key='all {WIRE}']").press("Enter")
+    expect(opened.page.locator(".cl-status")).to_contain_text("You cut the wire")
+    assert opened.page.locator(".cl-followed td").nth(2).inner_text() == percent(model, [WIRE])
+    assert opened.page.locator("h1").inner_text() == HARM
+    assert [url for url in asked if not url.startswith("blob:")] == []
+    assert opened.problems == []
+    assert opened.too_wide() == []
+    assert opened.accessibility_faults() == []
+
+
+def test_a_page_without_a_worker_computes_itself_and_says_so(open_page, file):
+    opened = open_page("about:blank")
+    opened.page.add_init_script("window.Worker = class { constructor() { throw new Error(); } }")
+    opened.go(file.as_uri())
+    expect(opened.page.locator(DRAWN)).to_have_count(1, timeout=60_000)
+    expect(opened.page.locator(".cl-verdict")).to_contain_text("allows the page no worker")
+    assert opened.problems == []
+
+
+def test_a_page_whose_weights_were_changed_refuses_and_says_why(open_page, file, tmp_path):
+    text = file.read_text("utf-8")
+    found = re.search(r'id="ck-lab-file">(.*?)</script>', text)
+    other = base64.b64encode(b"\x02" + bytes(7) + b"{}").decode()
+    (tmp_path / "other.html").write_text(text.replace(found[1], other), "utf-8")
+    opened = open_page((tmp_path / "other.html").as_uri())
+    expect(opened.page.locator("circuit-lab")).to_contain_text("not written by ck.lab")
+    expect(opened.page.locator("circuit-lab")).to_contain_text("ck.run(model, text")
+
+
+def test_the_lab_of_the_site_opens_a_file_and_refuses_another(open_page, site, file, tmp_path):
+    opened = open_page(f"{site}/book/lab.html", width=DESKTOP)
+    page = opened.page
+    expect(page.locator(DRAWN)).to_have_count(1, timeout=60_000)
+    hostile = tmp_path / "hostile.html"
+    hostile.write_text(bundle.one_file(HARM, b"\xff" * 64), "utf-8")
+    choose = page.get_by_label("Open your own model")
+    choose.set_input_files(hostile)
+    status = page.locator("circuit-lab .cl-status")
+    expect(status).to_contain_text("could not be opened: this is no safetensors file")
+    choose.set_input_files(file)
+    expect(page.locator(".cl-verdict")).to_contain_text("Agrees with PyTorch")
+    expect(page.get_by_label("Model", exact=True).locator("option").last).to_have_text(HARM)
+    page.locator(".cl-preset").first.click()
+    expect(status).to_contain_text("the probability of ur is 94%")
+    assert opened.problems == []
