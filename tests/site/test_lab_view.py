@@ -26,7 +26,7 @@ SESSION = """async () => {
     const {Session} = await circuitLab.need("parts"), {steps} = await circuitLab.need("text");
     const asked = [], said = [], reply = setting => ({tokens: [...setting.text].map((id, i) => ({id, text: id})), at: 3,
         answer: {id: setting.answer < 0 ? 7 : setting.answer}, nLayers: 2, nHeads: 4});
-    const engine = {has: () => true, bring: async () => {}, effects: async () => ({}),
+    const engine = {has: () => true, bring: async () => {}, measure: async () => ({found: {}, next: 0}),
         run: async setting => { asked.push(setting); return reply(setting); }};
     const state = {model: "two-layer", step: 24000, text: "abc", cuts: [], fill: "zero", at: -1, answer: -1, head: "L1H3", tab: "parts"};
     const session = new Session(engine, state, steps);

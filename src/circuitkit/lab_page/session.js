@@ -97,8 +97,8 @@ export class Session {
     this.hold();
     if (model === OWN && this.own) return this.begins(this.own);
     const steps = this.steps[model];
-    const text = this.state.model === OWN ? PRESETS[0].text : this.state.text;
-    return this.change({ model, text, step: steps[steps.length - 1], cuts: [], answer: -1, at: -1 }, `The model with ${MODELS[/** @type {"two-layer"} */ (model)]}`);
+    const fresh = this.state.model === OWN ? { text: PRESETS[0].text, at: -1 } : {}; // its text may be token ids
+    return this.change({ model, ...fresh, step: steps[steps.length - 1], cuts: [], answer: -1 }, `The model with ${MODELS[/** @type {"two-layer"} */ (model)]}`);
   }
 
   /** The reader's own model, with its first row. @param {import("./interface.js").OwnModel} own */

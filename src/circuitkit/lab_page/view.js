@@ -387,6 +387,7 @@ export class View {
       if (names.flat().join() !== [...this.cards.keys()].join()) {
         this.cards = new Map(names.flat().map((name) => [name, this.card(name)]));
         this.frame.circuit.style.setProperty("--heads", String(reply.nHeads || 1));
+        this.frame.left.classList.toggle("cl-many", reply.nHeads > 4);
         this.frame.rows.replaceChildren(
           ...[...names].reverse().flatMap((row, i) => [
             i ? h("div", { class: "cl-gap", "aria-hidden": "true" }) : null,
