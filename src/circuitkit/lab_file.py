@@ -31,7 +31,7 @@ from circuitkit.cuts import resolve
 from circuitkit.effects import wires
 from circuitkit.figures import circuit
 from circuitkit.first_use import verdict_on
-from circuitkit.heads import Heads, same_rotation
+from circuitkit.heads import Heads, first_difference
 from circuitkit.intervention import Replacement
 from circuitkit.lab_page import bundle
 from circuitkit.names import SIDES, Name
@@ -225,19 +225,13 @@ def require_known_shape(model: TransformerBridge, heads: Sequence[Heads]) -> Non
     for layer in heads:
         require_at_most(HEADS, len(layer), "heads in a layer")
         window = layer.window or POSITIONS
-        first = heads[0]
-        is_alike = (len(layer), layer.d_head, layer.scale) == (
-            len(first),
-            first.d_head,
-            first.scale,
-        )
+        difference = first_difference([heads[0], layer])
         reasons = {
             "its heads normalise queries and keys": layer.norm_eps is not None,
             "its scores are capped": layer.cap is not None,
             f"its heads see only {window} positions": window < min(model.cfg.n_ctx, POSITIONS),
             "its heads look ahead": layer.mask != "causal",
-            "its layers have heads of different kinds": not is_alike
-            or not same_rotation(layer.turn, first.turn),
+            f"its layers differ in {difference}": difference or len(layer) != len(heads[0]),
         }
         problems += [layer.why_no_patterns, *(reason for reason, is_so in reasons.items() if is_so)]
     for problem in filter(None, problems):
