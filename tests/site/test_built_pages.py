@@ -594,7 +594,7 @@ def test_the_lab_stands_where_a_page_asks_for_it_and_knows_where_its_own_page_is
         asked = re.findall(r"<!-- lab: ([\w-]+) -->", source(name))
         asked += re.findall(r"^\[[^\]]*\]\([^)]*lab\.md#lab-([\w-]+)\)$", source(name), re.M)
         found = []
-        for kind, attributes in re.findall(r"<circuit-(lab|toy|birth)([^>]*)>", html(name)):
+        for kind, attributes in re.findall(r"<circuit-(lab|toy|birth|day)([^>]*)>", html(name)):
             told = dict(re.findall(r'([\w-]+)="([^"]*)"', attributes))
             found.append(told.get("data-preset", kind))
             if kind == "lab":
@@ -608,8 +608,8 @@ def test_the_lab_stands_where_a_page_asks_for_it_and_knows_where_its_own_page_is
                 page = (HTML / name).parent.joinpath(told["data-page"]).resolve()
                 assert page == HTML / "book/born-in-your-tab.html"
         assert found == asked, name
-        assert ("lab/start.js" in html(name)) == any(one != "toy" for one in found)
-        for kind in ("toy", "birth"):
+        assert ("lab/start.js" in html(name)) == any(one not in ("toy", "day") for one in found)
+        for kind in ("toy", "birth", "day"):
             assert (f"lab/{kind}.js" in html(name)) == (kind in found)
 
 
