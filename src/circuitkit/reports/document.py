@@ -223,11 +223,10 @@ def readers_of_wires(scores: list[Line]) -> dict[str, list[str]]:
     readers: dict[str, list[str]] = {}
     for kind, lines in measures.named_heads(scores).items():
         for line in lines:
-            is_clear = kind in WIRED and line.excess >= rules.CLEAR
-            if is_clear or kind == Behaviour.COPYING:
+            if kind in WIRED and line.excess >= rules.CLEAR:
+                readers.setdefault(line.name, []).append(kind)
+            elif kind == Behaviour.COPYING:
                 readers.setdefault(line.name, [])
-            if is_clear:
-                readers[line.name].append(kind)
     return readers
 
 
@@ -313,8 +312,5 @@ def numbered(lines: list[Line]) -> list[Line]:
 
 def table_of(results: Results) -> pd.DataFrame:
     """Return all lines of all parts as one table."""
-    rows = []
-    for part, lines in results.items():
-        for line in lines:
-            rows.append({"part": part, **vars(line), "measure": str(line.measure)})
+    rows = [{"part": part, **vars(line)} for part, lines in results.items() for line in lines]
     return pd.DataFrame(rows, columns=list(COLUMNS))

@@ -42,6 +42,8 @@ class Line:
     text: str = ""
 
     def __post_init__(self) -> None:
+        for column in ("name", "measure", "text"):  # a behaviour becomes its word
+            object.__setattr__(self, column, str(getattr(self, column)))
         for column in ("value", "low", "high", "control", "p"):
             number = getattr(self, column)
             if not isnan(number):  # NaN in every line is the same object, so lines can be equal

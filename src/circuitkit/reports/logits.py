@@ -172,12 +172,9 @@ def trigrams_by_weights(
     logits = (value - value.mean(0)) @ (W_O @ W_U)  # [source, completion]
     strength = attention[:, None] * logits
     best = strength.flatten().topk(min(k, strength.numel())).indices
-    candidates = []
-    for place in best.tolist():
-        source, completion = divmod(place, len(among))
-        ids = among[[source, int(destination[source]), completion]]
-        candidates.append(Candidate(name, *ids.tolist()))
-    return candidates
+    source = best // len(among)
+    ids = among[torch.stack([source, destination[source], best % len(among)], 1)]
+    return [Candidate(name, *trigram) for trigram in ids.tolist()]
 
 
 class Placed(NamedTuple):
@@ -291,10 +288,8 @@ def tested_trigrams(
     """
     first = trigrams_in_text(model, candidates, among, opening, N_FIRST_TRIALS)
     result = [measured._replace(p=1.0) for measured in first]
-    chosen = []
-    for number, measured in enumerate(first):
-        if measured.value - measured.control >= LEAST["skip trigram"] / 2:
-            chosen.append(number)
+    half = LEAST["skip trigram"] / 2
+    chosen = [i for i, trigram in enumerate(first) if trigram.value - trigram.control >= half]
     if chosen:
         some = [candidates[number] for number in chosen]
         again = trigrams_in_text(model, some, among, opening, N_TRIALS)

@@ -118,16 +118,20 @@ def marked_pairs(
     position = torch.arange(start + n_pos)
     distance = position[:, None] - position  # [dst, src]
     is_later = position[:, None] > start
-    marked: dict[str, list[Tensor]] = {kind: [] for kind in ATTENTION}
+    by_row = []
     for period in periods:
         second = start + period
         third = second + period
         in_second = ((position >= second) & (position < third))[:, None]
-        marked[Behaviour.PREFIX_MATCHING].append((distance == period - 1) & in_second)
-        marked[Behaviour.PREVIOUS_TOKEN].append((distance == 1) & is_later)
-        marked[Behaviour.DUPLICATE_TOKEN].append((distance == period) & in_second)
-        marked[Behaviour.FIRST_TOKEN].append((position == 0) & is_later)
-    return {kind: torch.stack(pairs) for kind, pairs in marked.items()}
+        by_row.append(
+            {
+                Behaviour.PREFIX_MATCHING: (distance == period - 1) & in_second,
+                Behaviour.PREVIOUS_TOKEN: (distance == 1) & is_later,
+                Behaviour.DUPLICATE_TOKEN: (distance == period) & in_second,
+                Behaviour.FIRST_TOKEN: (position == 0) & is_later,
+            }
+        )
+    return {kind: torch.stack([pairs[kind] for pairs in by_row]) for kind in ATTENTION}
 
 
 def shuffled(

@@ -66,10 +66,8 @@ class Reader:
         self.query = self.input("Q", self.stream)
         self.key = self.input("K", self.stream)
         self.raised = self.most_raised(self.stream)
-        self.whole = {}
-        for kind, value in self.behaviours(self.query, self.key).items():
-            if value >= LEAST[kind]:
-                self.whole[kind] = value
+        found = self.behaviours(self.query, self.key)
+        self.whole = {kind: value for kind, value in found.items() if value >= LEAST[kind]}
 
     def input(self, side: Side, stream: Stream) -> Float[Tensor, "row pos d_head"]:
         """Return the queries, keys or values that the head computes from a stream."""
@@ -114,9 +112,7 @@ class Reader:
 
         Values are tried if the head raises most what the earlier head attends to.
         """
-        sides: list[Side] = []
-        if self.whole:
-            sides.extend(["Q", "K"])
+        sides: list[Side] = ["Q", "K"] if self.whole else []
         if float(share_equal(self.raised, source)) >= LEAST["wire"]:
             sides.append("V")
         return sides
@@ -149,11 +145,9 @@ def wires(subject: Subject, kinds_of: dict[str, list[str]]) -> list[Line]:
     model = subject.load()
     result = list(cut_wires(model, random_rows(model), kinds_of))
     # a head may look for two tokens in a row, which shows only where single tokens come often
-    matching = {}
-    for name, kinds in kinds_of.items():
-        if Behaviour.PREFIX_MATCHING in kinds:
-            matching[name] = [Behaviour.PREFIX_MATCHING]
-    again = cut_wires(model, random_rows(model, few_tokens=True), matching)
+    matching = Behaviour.PREFIX_MATCHING
+    again_of = {name: [str(matching)] for name, kinds in kinds_of.items() if matching in kinds}
+    again = cut_wires(model, random_rows(model, few_tokens=True), again_of)
     return result + [replace(line, text=line.text + FEW_TOKENS) for line in again]
 
 

@@ -12,7 +12,9 @@ import pytest
 import torch
 
 import circuitkit as ck
+from circuitkit.effects import random_controls
 from circuitkit.reports import logits, rules
+from circuitkit.rows import default_rows
 
 STORED = Path(__file__).resolve().parents[3] / "book" / "_static" / "reports"
 KEY = ["part", "name", "measure", "text"]
@@ -90,7 +92,7 @@ class Model:
         return scores.masked_fill(future, -math.inf).softmax(-1)
 
     @torch.no_grad()
-    def run(self, tokens, means=()):
+    def run(self, tokens, without=()):
         """The streams before each layer and at the end, the patterns, and what each head writes."""
         x, streams, patterns, writes = self.stream(tokens), [], {}, {}
         for layer in range(2):
@@ -99,7 +101,8 @@ class Model:
                 patterns[name] = self.pattern(self.side("Q", x, name), self.side("K", x, name))
                 z = patterns[name] @ self.side("V", x, name)
                 writes[name] = z @ self.W_O[layer, int(name[3])]
-            x = x + self.b_O[layer] + sum(writes[name] for name in HEADS[4 * layer : 4 * layer + 4])
+            kept = [name for name in HEADS[4 * layer : 4 * layer + 4] if name not in without]
+            x = x + self.b_O[layer] + sum(writes[name] for name in kept)
         return [*streams, x], patterns, writes
 
 
@@ -235,6 +238,39 @@ def test_copying_of_each_head(model, stored, random):
         )
 
 
+def test_named_heads_are_ablated_and_compared_with_the_median_of_other_heads(model, stored):
+    """The library draws the rows and the sets of other heads."""
+    rows = default_rows(model.bridge, batch=4)
+    begin = rows.start + rows.period
+
+    def loss(without=()):
+        logits = model.run(rows.tokens, without)[0][-1] @ model.W_U + model.b_U
+        chances = logits[:, begin:-1].softmax(-1)
+        right = chances.gather(-1, rows.tokens[:, begin + 1 :, None])
+        return -right.log().mean((1, 2))
+
+    whole, tried = loss(), 0
+    is_named = stored["named"].astype(str) == "True"
+    for kind in FLOORS:
+        scores = stored[is_named & (stored["part"] == "behaviour") & (stored["measure"] == kind)]
+        names = list(scores.sort_values("value", ascending=False)["name"])
+        if not names:
+            continue
+        tried += 1
+        change = loss(names) - whole
+        others = random_controls(model.bridge, names, 10, 0)
+        null = sorted(float((loss(other) - whole).mean()) for other in others)
+        error = 1.96 * change.std() / 2
+        agree(
+            line(stored, kind, "loss without", ", ".join(names)),
+            value=change.mean(),
+            low=change.mean() - error,
+            high=change.mean() + error,
+            control=null[(len(null) - 1) // 2],
+        )
+    assert tried == (stored["measure"] == "loss without").sum() == 4
+
+
 def spelled(model, token):
     return model.tokenizer.decode([token]).replace(" ", "·").replace("\n", "↵")
 
@@ -367,6 +403,14 @@ def test_skip_trigrams_are_measured_above_other_sources(model, stored, layer):
         source, destination, completion = (spelled(model, i) for i in candidate[1:])
         assert stored_line["text"] == f"{source} … {destination} → {completion}"
         agree(stored_line, value=value, control=control, p=p)
+
+
+def test_the_p_value_of_a_skip_trigram_has_the_variances_of_both_kinds_of_pairs():
+    """3, 2, 4 have the variance 1, and 1, 0, 0.5, -0.5, 0, 2 have 0.8; the excess over the floor is 1."""
+    added = torch.tensor([[3.0, 1.0, 0.0], [2.0, 0.5, -0.5], [4.0, 0.0, 2.0]])
+    value, control, p = logits.compared(added)
+    assert (value, control) == (3.0, 0.5)
+    assert p == pytest.approx(tail(3 - 0.5 - 1.5, math.sqrt((1 + 0.8) / 3)))
 
 
 def test_the_next_token_and_what_adds_to_its_logit(model, stored):

@@ -75,6 +75,18 @@ def test_scores_by_hand(made):
             assert row["high"] - row["low"] == pytest.approx(float(2 * 2.13 * error), abs=2e-5)
 
 
+def test_every_line_has_a_key_of_its_own(made, of_one_layer, of_mlps):
+    """In the reports of all shipped models; in two of them, different tokens are spelled alike."""
+    n_alike = 0
+    reports = [ck.report("zero-layer"), of_one_layer, made, of_mlps]
+    assert [report.title for report in reports] == ck.list_models()
+    for report in reports:
+        keys = report.table[["part", "name", "measure", "text"]]
+        assert not keys.duplicated().any(), report.title
+        n_alike += keys["text"].str.endswith(" (2)").sum()
+    assert n_alike > 1
+
+
 def named(report, measure):
     table = report.table
     return list(table["name"][(table["measure"] == measure) & (table["named"] == True)])  # noqa: E712
