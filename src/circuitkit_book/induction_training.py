@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from circuitkit.bridge import Model
 from circuitkit.checks import checked, require_at_least
 from circuitkit.handmade import bridge_of
 from circuitkit.heads import Heads
@@ -42,7 +43,7 @@ class InductionTraining:
     Source: see `train_induction_model`.
     """
 
-    model: Any
+    model: Model
     names: tuple[str, ...]
     loss: Float[Tensor, " step"]
     accuracy: Float[Tensor, " step"]

@@ -1,9 +1,8 @@
 """How important the paths through 0, 1, 2, ... heads are, as chapter 2 measures it."""
 
-from typing import Any
-
 import pandas as pd
 
+from circuitkit.bridge import Model
 from circuitkit.checks import checked, to_tokens
 from circuitkit.paths import BIAS, Text, path_logits
 from circuitkit.rows import require_two_positions, token_losses
@@ -12,7 +11,7 @@ __all__ = ["term_importance"]
 
 
 @checked
-def term_importance(model: Any, tokens: Text) -> pd.DataFrame:
+def term_importance(model: Model, tokens: Text) -> pd.DataFrame:
     """Measure the loss with and without the paths through 0, 1, 2, ... heads.
 
     Parameters

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformer_lens.model_bridge.sources import boot_native
 from transformer_lens.model_bridge.sources.native.model import NativeModel
 
-from circuitkit.bridge import submodules
+from circuitkit.bridge import Model, submodules
 from circuitkit.checks import checked, require_at_least, require_bridge, shown, to_tokens
 from circuitkit.heads import in_full_precision
 from circuitkit.names import parse
@@ -33,13 +33,13 @@ __all__ = ["deletion_scores", "random_rotation", "rotate_basis", "virtual_weight
 # Deletion
 
 
-def steps_of(model: Any, names: Sequence[str]) -> Int[Tensor, " name"]:
+def steps_of(model: Model, names: Sequence[str]) -> Int[Tensor, " name"]:
     """The steps at which parts, or the parts of inputs, read and write."""
     return torch.tensor([step_of(model, parse(name)[-1]) for name in names])
 
 
 @checked
-def deletion_scores(model: Any, tokens: Text, *, skip: int = 1) -> Table:
+def deletion_scores(model: Model, tokens: Text, *, skip: int = 1) -> Table:
     """Measure how much of what earlier parts wrote to the stream later parts take away again.
 
     Parameters
@@ -92,7 +92,7 @@ def deletion_scores(model: Any, tokens: Text, *, skip: int = 1) -> Table:
 
 
 @checked
-def virtual_weight_table(model: Any) -> Table:
+def virtual_weight_table(model: Model) -> Table:
     """Measure how strongly each input is aligned with each part that writes before it.
 
     Parameters
@@ -193,7 +193,7 @@ def random_rotation(
 
 
 @checked
-def rotate_basis(model: Any, rotation: Float[Tensor, "d_model d_model"]) -> Any:
+def rotate_basis(model: Model, rotation: Float[Tensor, "d_model d_model"]) -> Any:
     """Return a copy of a model whose residual stream is rotated.
 
     Parameters
@@ -247,7 +247,7 @@ def rotate_basis(model: Any, rotation: Float[Tensor, "d_model d_model"]) -> Any:
     return rotated.eval().requires_grad_(False)
 
 
-def require_rotation(model: Any, rotation: Tensor) -> None:
+def require_rotation(model: Model, rotation: Tensor) -> None:
     """Raise a `ValueError` for a matrix or a model that `rotate_basis` cannot use."""
     is_converted = any(converted_neurons(model, layer) for layer in range(len(model.blocks)))
     # a gated layer has weights besides those of its heads

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from circuitkit.bridge import Model
 from circuitkit.checks import checked, require_at_least, to_tokens
 from circuitkit.data import stored_file
 from circuitkit.paths import BIAS, DIRECT, path_logits
@@ -105,7 +106,7 @@ class BugSearch(NamedTuple):
 
 @checked
 def find_bugs(
-    model: Any,
+    model: Model,
     triples: Triples,
     contexts: Int[Tensor, "context pos"],
     k: int = 10,
@@ -182,7 +183,7 @@ def crossings_of(triples: Triples, occurring: Triples) -> Int[Tensor, "crossing 
 
 
 def mean_probabilities(
-    model: Any, crossings: Int[Tensor, "crossing 5"], contexts: Int[Tensor, "context pos"]
+    model: Model, crossings: Int[Tensor, "crossing 5"], contexts: Int[Tensor, "context pos"]
 ) -> Float[Tensor, "crossing 3"]:
     """Probability of wrong and right, and of wrong by the direct path, mean over the contexts."""
     total = torch.zeros(len(crossings), 3).to(model.W_U)

@@ -5,13 +5,14 @@ The verdict on a model of the task, and the training of gated blocks on its prom
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
+from circuitkit.bridge import Model
 from circuitkit.checks import checked, require_at_least
 from circuitkit.superposition import GATES, head_verdict, record_layer, train_gated
 from circuitkit.superposition.block import Recipe
@@ -180,7 +181,7 @@ class SkipTrigramTask:
             )
 
 
-def task_of(model: Any) -> SkipTrigramTask:
+def task_of(model: Model) -> SkipTrigramTask:
     """The task that a toy model was made for; a `ValueError` for any other model."""
     task = getattr(model, "task", None)
     if not isinstance(task, SkipTrigramTask):

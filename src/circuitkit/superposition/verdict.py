@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
-from circuitkit.bridge import undisturbed
+from circuitkit.bridge import Model, undisturbed
 from circuitkit.checks import checked, to_tokens
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ MOST_HEADS = 16
 
 @checked
 def head_logits(
-    model: TransformerBridge, tokens: Int[Tensor, "batch pos"]
+    model: Model, tokens: Int[Tensor, "batch pos"]
 ) -> tuple[Float[Tensor, "batch pos head d_vocab"], Float[Tensor, "batch pos d_vocab"]]:
     """What each head adds to the logits, and what the residual stream adds without any head.
 
@@ -81,7 +80,7 @@ def head_logits(
     return written.detach(), residual.detach()
 
 
-def require_sum_over_heads(model: TransformerBridge) -> None:
+def require_sum_over_heads(model: Model) -> None:
     """Raise a `ValueError` unless the logits are a sum over the heads of one layer."""
     cfg = model.cfg
     has_norm = getattr(cfg, "normalization_type", None) is not None
@@ -115,7 +114,7 @@ class Margins(NamedTuple):
 
 
 def margins_at(
-    model: TransformerBridge, tokens: Int[Tensor, "row pos"], answers: Int[Tensor, "row pos"]
+    model: Model, tokens: Int[Tensor, "row pos"], answers: Int[Tensor, "row pos"]
 ) -> Margins:
     """The margins at every position that has an answer."""
     heads, residual, answer = [], [], []
@@ -293,7 +292,7 @@ class Verdict:
 
 @checked
 def head_verdict(
-    model: TransformerBridge,
+    model: Model,
     tokens: Int[Tensor, "row pos"],
     answers: Int[Tensor, "row pos"],
     control_tokens: Int[Tensor, "control control_pos"],
@@ -352,9 +351,7 @@ def head_verdict(
     return judged(due, control, criterion)
 
 
-def require_same_answers(
-    model: TransformerBridge, answers: Tensor, control_answers: Tensor
-) -> None:
+def require_same_answers(model: Model, answers: Tensor, control_answers: Tensor) -> None:
     """Raise a `ValueError` unless rows and control rows have the same answers, all tokens."""
     rules, controls = (set(part[part >= 0].tolist()) for part in (answers, control_answers))
     if not rules or rules != controls:

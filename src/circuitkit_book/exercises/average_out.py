@@ -5,13 +5,14 @@ from typing import Any
 
 from torch import Generator, Tensor
 
+from circuitkit.bridge import Model
 from circuitkit_book.exercises.checking import Result, check
 from circuitkit_book.exercises.exercise import Case, Exercise
 from circuitkit_book.exercises.models_to_try import hooked, random_row, shipped
 
 
 def z_replaced(
-    model: Any, tokens: Tensor, layer: int, head: int, new: Callable[[Tensor], Tensor]
+    model: Model, tokens: Tensor, layer: int, head: int, new: Callable[[Tensor], Tensor]
 ) -> Tensor:
     """Return the logits when `new(z)` replaces the `z` of one head, `[1, pos, d_head]`."""
 
@@ -22,7 +23,7 @@ def z_replaced(
     return hooked(model, tokens, f"blocks.{layer}.attn.hook_z", change)
 
 
-def solution(model: Any, tokens: Tensor, layer: int, head: int) -> Tensor:
+def solution(model: Model, tokens: Tensor, layer: int, head: int) -> Tensor:
     """Replace the head's z by its mean over positions, with a hook."""
     return z_replaced(model, tokens, layer, head, lambda z: z.mean(1, keepdim=True))
 

@@ -6,12 +6,13 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from circuitkit.bridge import Model
 from circuitkit_book.exercises.checking import Result, check
 from circuitkit_book.exercises.exercise import Case, Exercise
 from circuitkit_book.exercises.models_to_try import patterns, shipped
 
 
-def solution(model: Any, tokens: Tensor, period: int, start: int) -> Tensor:
+def solution(model: Model, tokens: Tensor, period: int, start: int) -> Tensor:
     """Sum the attention of each destination in the second pass to the token after its copy."""
     _, cache = model.run_with_cache(tokens)
     scores = torch.zeros(model.cfg.n_layers, model.cfg.n_heads)

@@ -6,12 +6,13 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from circuitkit.bridge import Model
 from circuitkit_book.exercises.checking import Result, check
 from circuitkit_book.exercises.exercise import Case, Exercise
 from circuitkit_book.exercises.models_to_try import patterns, random_row, shipped
 
 
-def solution(model: Any, tokens: Tensor) -> Tensor:
+def solution(model: Model, tokens: Tensor) -> Tensor:
     """Take the mean of column 0 over all destinations except the first, head by head."""
     _, cache = model.run_with_cache(tokens)
     shares = torch.zeros(model.cfg.n_layers, model.cfg.n_heads)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from circuitkit.bridge import Model
 from circuitkit.models import load_model
 from circuitkit.reading import heads_of
 from circuitkit_book import superposition_models
@@ -48,14 +49,14 @@ def random_row(generator: Generator, length: int, first: int = 0) -> Tensor:
     return torch.randint(first, 2048, (1, length), generator=generator)
 
 
-def patterns(model: Any, tokens: Tensor) -> Tensor:
+def patterns(model: Model, tokens: Tensor) -> Tensor:
     """Return all attention patterns of one row, `[layer, head, dst, src]`."""
     _, cache = model.run_with_cache(tokens)
     layers = range(model.cfg.n_layers)
     return torch.stack([cache[f"blocks.{layer}.attn.hook_pattern"][0] for layer in layers])
 
 
-def hooked(model: Any, tokens: Tensor, name: str, change: Callable[[Tensor], Tensor]) -> Tensor:
+def hooked(model: Model, tokens: Tensor, name: str, change: Callable[[Tensor], Tensor]) -> Tensor:
     """Return the logits of a run in which `change` is applied to a copy of one hooked value."""
 
     def hook(value: Tensor, hook: Any) -> Tensor:

@@ -5,23 +5,24 @@ from typing import Any
 
 from torch import Generator, Tensor
 
+from circuitkit.bridge import Model
 from circuitkit_book.exercises.checking import Result, check
 from circuitkit_book.exercises.exercise import Case, Exercise
 from circuitkit_book.exercises.models_to_try import hooked, random_row, shipped
 
 
-def solution(model: Any, clean: Tensor, corrupt: Tensor, layer: int, head: int) -> Tensor:
+def solution(model: Model, clean: Tensor, corrupt: Tensor, layer: int, head: int) -> Tensor:
     """Run the clean row for the head's z, and put that into a run of the corrupt row."""
     return all_logits(model, clean, corrupt, layer, head)[-1]
 
 
-def all_logits(model: Any, clean: Tensor, corrupt: Tensor, layer: int, head: int) -> Tensor:
+def all_logits(model: Model, clean: Tensor, corrupt: Tensor, layer: int, head: int) -> Tensor:
     """Return the patched logits at all positions, `[pos, vocab]`."""
     return put(model, clean, corrupt, layer, head, lambda new, old: new)
 
 
 def put(
-    model: Any,
+    model: Model,
     clean: Tensor,
     corrupt: Tensor,
     layer: int,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from circuitkit import induction, models, superposition
+from circuitkit.bridge import Model
 from circuitkit.rows import repeated_tokens
 from circuitkit_book.exercises.checking import Result
 from circuitkit_book.exercises.models_to_try import hooked
@@ -217,7 +218,7 @@ def controls(parts: tuple[str, ...]) -> list[tuple[str, ...]]:
 # Models E and F
 
 
-def judge_head(model: Any, claim: str) -> Verdict | None:
+def judge_head(model: Model, claim: str) -> Verdict | None:
     """Judge the claim that a head works as a bias, or copies."""
     match = re.fullmatch(r"(L[01]H[0-3]) (works as a bias|copies)", claim)
     heads = [f"L{layer}H{head}" for layer in range(model.cfg.n_layers) for head in range(N_HEADS)]
@@ -229,7 +230,7 @@ def judge_head(model: Any, claim: str) -> Verdict | None:
     return judge_bias(model, rows, match[1], heads)
 
 
-def logits_with(model: Any, rows: Tensor, name: str, fill: str) -> Tensor:
+def logits_with(model: Model, rows: Tensor, name: str, fill: str) -> Tensor:
     """Return the logits when a head writes 0, or its mean over all rows and positions."""
     layer, head = int(name[1]), int(name[3])
 
@@ -247,14 +248,14 @@ def loss(logits: Tensor, rows: Tensor) -> float:
     return -float(right.mean())
 
 
-def rises(model: Any, rows: Tensor, name: str) -> tuple[float, float]:
+def rises(model: Model, rows: Tensor, name: str) -> tuple[float, float]:
     """Return by how much the loss rises when a head writes 0, and when it writes its mean."""
     whole = loss(model(rows), rows)
     zero, mean = (loss(logits_with(model, rows, name, fill), rows) for fill in ("zero", "mean"))
     return round(zero - whole, 2) + 0.0, round(mean - whole, 2) + 0.0
 
 
-def raised(model: Any, rows: Tensor, name: str) -> float:
+def raised(model: Model, rows: Tensor, name: str) -> float:
     """Return how much a head raises the logits of earlier tokens of the row above those of all others."""
     change = model(rows) - logits_with(model, rows, name, "zero")
     seen = torch.zeros_like(change, dtype=torch.bool)  # [batch, pos, token]
@@ -265,7 +266,7 @@ def raised(model: Any, rows: Tensor, name: str) -> float:
     return float(change[seen].mean() - change[~seen].mean())
 
 
-def judge_copying(model: Any, rows: Tensor, name: str, heads: list[str]) -> Verdict:
+def judge_copying(model: Model, rows: Tensor, name: str, heads: list[str]) -> Verdict:
     """Judge the claim that a head copies. The other heads are only shown if it holds."""
     found = {head: raised(model, rows, head) for head in heads}
     against = []
@@ -284,7 +285,7 @@ def judge_copying(model: Any, rows: Tensor, name: str, heads: list[str]) -> Verd
     return Verdict([text.format(head, found[head]) for head in shown], against)
 
 
-def judge_bias(model: Any, rows: Tensor, name: str, heads: list[str]) -> Verdict:
+def judge_bias(model: Model, rows: Tensor, name: str, heads: list[str]) -> Verdict:
     """Judge the claim that a head works as a bias. The other heads are only shown if it holds."""
     zero, mean = rises(model, rows, name)
     against = []
@@ -306,7 +307,7 @@ def judge_bias(model: Any, rows: Tensor, name: str, heads: list[str]) -> Verdict
 # Model G
 
 
-def judge_neuron(model: Any, claim: str) -> Verdict | None:
+def judge_neuron(model: Model, claim: str) -> Verdict | None:
     """Judge the claim that a neuron is wrong: it gets the input bias of the shipped model, and so do eight others."""
     match = re.fullmatch(r"L([01])N(\d+) is wrong", claim)
     if match is None or int(match[2]) >= 512:
@@ -339,7 +340,7 @@ def judge_neuron(model: Any, claim: str) -> Verdict | None:
 # Model H
 
 
-def judge_trigram(model: Any, claim: str) -> Verdict | None:
+def judge_trigram(model: Model, claim: str) -> Verdict | None:
     """Judge which heads a trigram needs: all sets of heads are tried, with a source and without."""
     heads = r"H[0-3](?:(?:, and |, | and )H[0-3])*"
     match = re.fullmatch(rf"trigram ([1-3]) needs (no source|{heads})", claim)

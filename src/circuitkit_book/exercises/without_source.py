@@ -6,23 +6,24 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from circuitkit.bridge import Model
 from circuitkit_book.exercises.checking import Result, check
 from circuitkit_book.exercises.exercise import Case, Exercise
 from circuitkit_book.exercises.models_to_try import toy
 
 
-def solution(model: Any, tokens: Tensor) -> Tensor:
+def solution(model: Model, tokens: Tensor) -> Tensor:
     """Choose the due places first, then count hits in the prompts as they are and without sources."""
     due = model.task.states(tokens) == 2
     return rates(model, tokens, without(model, tokens), due)
 
 
-def without(model: Any, tokens: Tensor) -> Tensor:
+def without(model: Model, tokens: Tensor) -> Tensor:
     """Return the prompts in which the token that begins a prompt replaces every source."""
     return tokens.masked_fill(tokens == 0, 2 * model.task.n_trigrams + 1)
 
 
-def rates(model: Any, tokens: Tensor, changed: Tensor, places: Tensor, offset: int = 0) -> Tensor:
+def rates(model: Model, tokens: Tensor, changed: Tensor, places: Tensor, offset: int = 0) -> Tensor:
     """Return the share of places at which the completion has the largest logit, in both kinds of prompts."""
     completions = tokens + model.task.n_trigrams + offset
     hits = [model(prompts).argmax(-1) == completions for prompts in (tokens, changed)]
