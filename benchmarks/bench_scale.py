@@ -17,8 +17,9 @@ from circuitkit import induction, skip_trigrams
 from circuitkit.circuits import composition_scores, random_heads
 from circuitkit.handmade import bridge_of
 from circuitkit.paths import path_logits
-from circuitkit.residual import logit_attribution, subspace_overlap
+from circuitkit.residual import logit_attribution
 from circuitkit.rows import repeated_tokens
+from circuitkit_book.residual_stream import subspace_overlap
 
 
 class Largest(TorchDispatchMode):

@@ -21,12 +21,7 @@ from circuitkit.first_use import factor_of, require_unembedding_of_stream
 from circuitkit.heads import Heads, in_full_precision, require_scores
 from circuitkit.names import Side
 from circuitkit.reading import heads_of, model_name, widened
-from circuitkit.residual import (
-    in_order,
-    require_one_stream,
-    unembedding_matrix,
-    writer_matrix,
-)
+from circuitkit.residual import unembedding_matrix, writer_matrix
 from circuitkit.tables import Table
 
 __all__ = [
@@ -220,8 +215,8 @@ def copying_score(heads: Any, model: Model | None = None) -> Table:
     Notes
     -----
     Exact up to rounding. Biases and all norms are left out, also one behind attention (Gemma 2), so
-    fold gains into the weights first. The column *copying* of `induction.scores` is another score:
-    from the values in a run, with norms up to their divisors. A high score alone does not make an
+    fold gains into the weights first. The column *copying in a run* of `induction.scores` is another
+    score: from the values in a run, with norms up to their divisors. A high score alone does not make an
     induction head. Source: Elhage et al. 2021, "Copying / primitive induction" and eigenvalues.
 
     Examples
@@ -238,13 +233,12 @@ def copying_score(heads: Any, model: Model | None = None) -> Table:
         )
     if not isinstance(heads, Heads):
         heads, model = heads_of(heads), heads
+    middle = heads.W_O  # [head, d_head, d_model]
     if model is not None:
         require_heads_of_model(heads, model)
-    middle = heads.W_O if model is None else written(model, heads)  # [head, d_head, d_model]
-    if model is not None:
         W_E, W_U = writer_matrix(model, "embed"), unembedding_matrix(model)
         extra = heads.d_model - W_E.shape[1]
-        middle = middle @ pad((W_U @ W_E).to(middle), (0, extra, 0, extra))
+        middle = written(model, heads) @ pad((W_U @ W_E).to(middle), (0, extra, 0, extra))
     product = middle @ heads.W_V  # [head, d_head, d_head]
     require_finite(product, "The product of the weights")
     eigenvalues = torch.linalg.eigvals(in_full_precision(product))
@@ -442,3 +436,32 @@ def two_stacks(earlier: Any, later: Any) -> tuple[Heads, Heads]:
     require_one_stream(earlier, later)
     dtype = torch.promote_types(earlier.W_Q.dtype, later.W_Q.dtype)
     return earlier.to(dtype), later.to(dtype)
+
+
+def require_one_stream(earlier: Heads, later: Heads) -> None:
+    """Raise a `ValueError` for heads of different models."""
+    if earlier.d_model != later.d_model:
+        raise ValueError(
+            f"The earlier heads write to a stream of {earlier.d_model} dimensions and the later "
+            f"heads read one of {later.d_model}. Give heads of one model."
+        )
+    if earlier.of and later.of and earlier.of != later.of:
+        raise ValueError(
+            f"These heads belong to different models, {earlier.of} and {later.of}, which share no "
+            "stream. Give heads of one model."
+        )
+
+
+def in_order(earlier: Heads, later: Heads) -> Bool[Tensor, "earlier later"]:
+    """True where a head of `earlier` lies in a lower layer; an error if none does."""
+    first = torch.tensor(earlier.layers, device=earlier.W_Q.device)
+    second = torch.tensor(later.layers, device=earlier.W_Q.device)
+    possible = first[:, None] < second
+    if not possible.any():
+        layers = [sorted(set(heads.layers)) for heads in (earlier, later)]
+        raise ValueError(
+            f"The earlier heads lie in the layers {layers[0]} and the later heads in the layers "
+            f"{layers[1]}. A head reads only what lower layers wrote. Swap the two arguments, or set "
+            "the layers of hand-made heads with dataclasses.replace(heads, layers=(1,) * len(heads))."
+        )
+    return possible

@@ -29,7 +29,7 @@ from circuitkit.tables import Table
 
 __all__ = ["InductionLoss", "Repeated", "induction_loss", "repeated_tokens", "scores"]
 
-BEHAVIOURS = ("prefix matching", "previous token", "duplicate token", "copying")
+BEHAVIOURS = ("prefix matching", "previous token", "duplicate token", "copying in a run")
 """The columns of `scores`."""
 Names = str | Sequence[str]
 
@@ -46,7 +46,8 @@ def scores(model: Model, tokens: Repeated | Text | None = None, *, without: Name
     * previous token: mean attention to the previous position, 0 to 1;
     * duplicate token: mean attention from a token that occurred before to its earlier occurrences,
       0 to 1;
-    * copying: whether the head raises the logits of the tokens to which it attends, -1 to 1.
+    * copying in a run: whether the head raises the logits of the tokens to which it attends,
+      -1 to 1.
 
     Parameters
     ----------
@@ -69,8 +70,8 @@ def scores(model: Model, tokens: Repeated | Text | None = None, *, without: Name
     With the pattern $A$ and the positions $P_t$ before $t$ that hold the same token, prefix matching
     is the mean of $\sum_{p \in P_t} A_{t,\,p+1}$ over all $t$ whose $P_t$ is not empty, duplicate
     token is the mean of $\sum_{p \in P_t} A_{t,\,p}$, and previous token is the mean of
-    $A_{t,\,t-1}$ over $t \ge 1$. Copying is $\sum_i \mathrm{Re}\,\lambda_i / \sum_i |\lambda_i|$ over
-    the eigenvalues of the map from the token at a source position to the logits that the head
+    $A_{t,\,t-1}$ over $t \ge 1$. Copying in a run is
+    $\sum_i \mathrm{Re}\,\lambda_i / \sum_i |\lambda_i|$ over the eigenvalues of the map from the token at a source position to the logits that the head
     writes if it attends only there, $L_{ij} = v_i W_O W_U[:, x_j]$. Here $i$ and $j$ are all
     positions $p + 1$ of all rows together, and values and unembedding vectors are centred over
     them. Norms act as in `virtual_weights`, without their divisors: the centring and the gain of the

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import one_hot
 from transformer_lens import FactoredMatrix
@@ -23,8 +23,7 @@ from circuitkit.first_use import (
     require_sum_of_logits,
     require_unembedding_of_stream,
 )
-from circuitkit.heads import Heads, in_full_precision
-from circuitkit.names import Name, Side, parse, unknown
+from circuitkit.names import Name, parse, unknown
 from circuitkit.norms import FrozenNorm
 from circuitkit.parts import (
     biases_at_end,
@@ -41,7 +40,6 @@ from circuitkit.tables import Table
 __all__ = [
     "decompose",
     "logit_attribution",
-    "subspace_overlap",
     "virtual_weights",
     "why",
 ]
@@ -332,13 +330,20 @@ def require_position(
 # What weights say about the stream
 
 
-def writers_and_readers(model: Model) -> tuple[list[str], list[str]]:
-    """The names of all writers and all readers, in order; a converted MLP is one of them."""
-    if len(model.blocks) and norms_close_layers(model):
+def require_products(model: Model) -> None:
+    """Raise a `ValueError` for a model whose weights of writers and readers have no products."""
+    require_bridge(model)
+    require_right_weights(model)
+    require_norms_before_layers(model)
+    if norms_close_layers(model):
         raise ValueError(
             "This model normalises its whole stream between its layers (as BERT does), so the "
             "weights of a writer and a reader cannot be multiplied. Use residual.decompose."
         )
+
+
+def writers_and_readers(model: Model) -> tuple[list[str], list[str]]:
+    """The names of all writers and all readers, in order; a converted MLP is one of them."""
     writers, readers = [str(name) for name in start_names(model)], []
     for layer, block in enumerate(model.blocks):
         for head in head_names(model, layer):
@@ -500,9 +505,7 @@ def virtual_weights(model: Model, writer: str, reader: str) -> FactoredMatrix:
     >>> virtual_weights(ck.load_model("two-layer"), "L0H1", "L1H3.K").AB.shape
     torch.Size([32, 32])
     """
-    require_bridge(model)
-    require_right_weights(model)
-    require_norms_before_layers(model)
+    require_products(model)
     writers, readers = writers_and_readers(model)
     if writer not in writers and not is_neuron(model, writer, with_side=False):
         raise unknown("writer", writer, writers)
@@ -521,80 +524,3 @@ def virtual_weights(model: Model, writer: str, reader: str) -> FactoredMatrix:
     if norm is not None and writer in ("embed", "pos"):
         written = norm.apply(written)  # BLOOM
     return FactoredMatrix(written, reader_matrix(model, reader))
-
-
-# Subspaces
-
-
-def require_one_stream(earlier: Heads, later: Heads) -> None:
-    """Raise a `ValueError` for heads of different models."""
-    if earlier.d_model != later.d_model:
-        raise ValueError(
-            f"The earlier heads write to a stream of {earlier.d_model} dimensions and the later "
-            f"heads read one of {later.d_model}. Give heads of one model."
-        )
-    if earlier.of and later.of and earlier.of != later.of:
-        raise ValueError(
-            f"These heads belong to different models, {earlier.of} and {later.of}, which share no "
-            "stream. Give heads of one model."
-        )
-
-
-def in_order(earlier: Heads, later: Heads) -> Bool[Tensor, "earlier later"]:
-    """True where a head of `earlier` lies in a lower layer; an error if none does."""
-    first = torch.tensor(earlier.layers, device=earlier.W_Q.device)
-    second = torch.tensor(later.layers, device=earlier.W_Q.device)
-    possible = first[:, None] < second
-    if not possible.any():
-        layers = [sorted(set(heads.layers)) for heads in (earlier, later)]
-        raise ValueError(
-            f"The earlier heads lie in the layers {layers[0]} and the later heads in the layers "
-            f"{layers[1]}. A head reads only what lower layers wrote. Swap the two arguments, or set "
-            "the layers of hand-made heads with dataclasses.replace(heads, layers=(1,) * len(heads))."
-        )
-    return possible
-
-
-@checked
-def subspace_overlap(earlier: Heads, later: Heads, side: Side = "V") -> Table:
-    """Measure which share of what each later head can read each earlier head can write to.
-
-    Parameters
-    ----------
-    earlier, later : heads of one model
-    side : whether the later heads read with their queries, keys or values
-
-    Returns
-    -------
-    A `Table` of `[writer, reader]`, between 0 and 1. It holds NaN where the writer does not lie in
-    an earlier layer than the reader.
-
-    Raises
-    ------
-    ValueError : if no pair is in order, and for heads of different models
-
-    Notes
-    -----
-    The overlap is the mean squared cosine of the principal angles, `||A^T B||_F^2 / d_head`, where
-    the columns of A and B are orthonormal bases of the two subspaces. It does not depend on how
-    strongly they are used. Two random subspaces score `d_head / d_model`, with d_head of the
-    earlier head. Error: rounding. Source: this book; angles: Bjorck and Golub 1973.
-
-    Examples
-    --------
-    >>> import circuitkit as ck
-    >>> heads = ck.heads_of(ck.load_model("two-layer"))
-    >>> overlap = subspace_overlap(heads[:4], heads[4:], "K")
-    >>> list(overlap.top(1).names)
-    ['L0H1, L1H3']
-    """
-    require_one_stream(earlier, later)
-    possible = in_order(earlier, later)
-    W_read = in_full_precision(getattr(later, f"W_{side}"))
-    written = torch.linalg.qr(in_full_precision(earlier.W_O).mT).Q  # [writer, d_model, d_head]
-    read = torch.linalg.qr(W_read).Q  # [reader, d_model, d_head]
-    # one writer at a time, because all products together are as large as writers times readers
-    shares = [(basis.mT @ read).square().sum((1, 2)) / later.d_head for basis in written]
-    overlap = torch.stack(shares).masked_fill(~possible, torch.nan)
-    axes = {"writer": earlier.names, "reader": later.names}
-    return Table(overlap, axes, f"overlap with {side}")

@@ -1,36 +1,31 @@
-"""Skip trigrams `source ... destination -> completion` of a head, and their evidence in text.
+"""Skip trigrams `source ... destination -> completion` of a head, ranked by its weights.
 
 A head that attends from the destination to an earlier source adds the source's row of the OV table
 to the logits. Which source it attends to, the QK table decides.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from circuitkit.bridge import Model
-from circuitkit.checks import (
-    checked,
-    require_at_least,
-    require_bridge,
-    require_not_negative,
-    shown,
-)
-from circuitkit.circuits import full_ov, full_qk
+from circuitkit.bridge import Model, only_permanent_hooks, submodules
+from circuitkit.checks import checked, require_at_least, require_not_negative
+from circuitkit.first_use import require_unembedding_of_stream
+from circuitkit.heads import Heads, require_scores
+from circuitkit.names import SIDES, parse
+from circuitkit.parts import head_names, norm_before
 from circuitkit.reading import heads_of, require_attention_head
+from circuitkit.residual import reader_matrix, require_products, writer_matrix
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["count_evidence", "strongest"]
+__all__ = ["strongest"]
 
-Triples = Sequence[Sequence] | Int[Tensor, "_row _column"]
-COUNTS = ["n_with", "hits_with", "n_without", "hits_without"]
 TRIPLE = ["source", "destination", "completion"]
 BLOCK = 2**22
 """Numbers in a block of a large table: larger blocks are no faster, because they leave the cache."""
@@ -72,8 +67,8 @@ def strongest(
 
     Raises
     ------
-    ValueError : for tables that do not belong to the vocabulary, gated heads, and a name that is no
-        attention head
+    ValueError : for tables that do not belong to the vocabulary, gated heads, a name that is no
+        attention head, and a model that normalises its whole stream (BERT)
 
     Notes
     -----
@@ -81,9 +76,12 @@ def strongest(
     = 1/`window`, A gets attention $w = r p / (1 + (r - 1) p)$. In the place of a typical token, it
     changes the logit of C by $w$ times $e = W_{OV}[A, C] - E_{A'} W_{OV}[A', C]$, minus the mean
     over C. The strength is $w e$, or with `likelihood` $P(C|B)\, w e$, the gain in probability to
-    first order. Norms, biases and positions are ignored (under rotary positions, the distance is
-    0). Error: the ranking is exact for these formulas; they are an approximation that
-    `count_evidence` and the model must confirm. Source: "A Mathematical Framework for Transformer
+    first order. The head reads as if the stream held the embedding of one token and nothing else:
+    behind the norm before it, with its biases, norms and cap, and without positions (under rotary
+    positions, the distance is 0). Norms behind it act as in `virtual_weights`, so in a model with a
+    last norm, effects and strengths are still to be divided by its divisor in a text. Error: the
+    ranking is exact for these formulas; they are an approximation that
+    a text (`circuitkit_book.skip_trigram_evidence`) and the model must confirm. Source: "A Mathematical Framework for Transformer
     Circuits", skip trigrams, which are read off by eye there.
 
     Examples
@@ -94,7 +92,8 @@ def strongest(
     """
     import pandas as pd  # takes half a second
 
-    require_bridge(model)
+    require_products(model)
+    require_unembedding_of_stream(model)
     require_attention_head(model, head)
     d_vocab = model.cfg.d_vocab
     require_tables(d_vocab, unigram=unigram, likelihood=likelihood, among=among)
@@ -143,19 +142,31 @@ def trigram_text(model: Model, ids: Sequence[int]) -> str:
 # The approximation behind the ranking: one source among typical tokens
 
 
+def token_rows(model: Model, head: str) -> Float[Tensor, "d_vocab d_model"]:
+    """What a head would read if the stream held the embedding of one token and nothing else."""
+    rows = writer_matrix(model, "embed")[None]
+    for norm in (submodules(model).get("embed_ln"), norm_before(model, parse(head)[0])):
+        if norm is not None:
+            with only_permanent_hooks(norm):
+                rows = norm(rows)
+    return rows[0]
+
+
 @dataclass(frozen=True)
 class HeadTables:
-    """The QK and OV tables of one head, and how often typical tokens occur.
+    """What one head makes of single tokens, and how often typical tokens occur.
 
     Parameters
     ----------
-    queries, keys : `[d_vocab, d_head]` and `[d_head, d_vocab]`; their product is the score
+    head : the head, which turns queries and keys into scores
+    queries, keys : `[d_vocab, d_head]`
     values, logits : `[d_vocab, d_head]` and `[d_head, d_vocab]`; their product is the OV table,
         minus its mean over typical sources and over completions
     typical : `[d_vocab]`, sums to 1
     window : the source competes with `window - 1` typical tokens
     """
 
+    head: Heads
     queries: Tensor
     keys: Tensor
     values: Tensor
@@ -164,21 +175,34 @@ class HeadTables:
     window: int
 
     @classmethod
-    def of(cls, model: Model, head: str, unigram: Tensor | None, window: int) -> "HeadTables":
+    @torch.no_grad()
+    def of(cls, model: Model, name: str, unigram: Tensor | None, window: int) -> "HeadTables":
         """Read the tables of a head."""
-        is_rotary = heads_of(model, head).turn is not None
-        qk = full_qk(model, head, offset=0 if is_rotary else None)
-        ov = full_ov(model, head)
-        counts = torch.ones_like(qk.A[:, 0]) if unigram is None else unigram.to(qk.A)
+        head = heads_of(model, name)
+        require_scores(head)
+        # where a norm divides the queries of a whole layer (OLMo 2), all its heads are needed
+        heads = (
+            head if head.norm_over == 1 else heads_of(model, head_names(model, int(head.layers[0])))
+        )
+        row = heads.names.index(name)
+        read = token_rows(model, name)
+        unturned = replace(heads, turn=None, positions="absolute")
+        queries, keys, values = (unturned.side(side, read)[row] for side in SIDES)
+        if heads.turn is not None:
+            # all tokens at one position: what is left of the rotation is its gain
+            position = torch.zeros(len(read), dtype=torch.long, device=read.device)
+            queries, keys = heads.turn(queries, position), heads.turn(keys, position)
+        counts = torch.ones_like(read[:, 0]) if unigram is None else unigram.to(read)
         typical = counts / counts.sum()
-        values = ov.A - typical @ ov.A
-        return cls(qk.A, qk.B, values, ov.B - ov.B.mean(1, keepdim=True), typical, window)
+        logits = writer_matrix(model, name) @ reader_matrix(model, "unembed")
+        logits = logits - logits.mean(1, keepdim=True)
+        return cls(head, queries, keys, values - typical @ values, logits, typical, window)
 
     def attention(
         self, destinations: Int[Tensor, " dst"], sources: Int[Tensor, " src"]
     ) -> Float[Tensor, "dst src"]:
         """Expected attention of each destination to one source among typical tokens."""
-        scores = self.queries[destinations] @ self.keys  # [dst, d_vocab]
+        scores = self.head.scores_of(self.queries[destinations], self.keys)  # [dst, d_vocab]
         of_typical = (scores + self.typical.log()).logsumexp(-1, keepdim=True)
         content = scores[:, sources] - of_typical  # log r
         share = scores.new_tensor(1 / self.window)
@@ -242,96 +266,3 @@ def largest_products(
     values, order = torch.cat(strengths).topk(min(k, len(ids) ** 2))
     source, completion = torch.cat(places, dim=1)[:, order]
     return values, source, completion
-
-
-# Evidence in a text
-
-
-@checked
-def count_evidence(
-    triples: Triples, tokens: Int[Tensor, "*row pos"], *, window: tuple[int, int] = (1, 32)
-) -> "pd.DataFrame":
-    """Count in a text how often completions follow with and without their source.
-
-    Parameters
-    ----------
-    triples : rows `(source, destination, completion, ...)` of token ids; those of a ranking by
-        `strongest` are `ranking.values.tolist()`
-    tokens : token ids `[pos]` or `[row, pos]`; rows are separate texts
-    window : the source lies this many tokens before the destination, (nearest, farthest);
-        1 is right before it
-
-    Returns
-    -------
-    A DataFrame with a row for each triple. `n_with` counts the places with the destination where
-    the source occurs within the window before it, and `hits_with` counts those of them that the
-    completion follows as the very next token. `n_without` and `hits_without` are the same without
-    the source. `share_with` and `share_without` are hits over places, and `z` is the difference of
-    the shares in (pooled) standard errors, or 0 where it is undefined.
-
-    Raises
-    ------
-    ValueError : for a window that is empty, and for a triple that does not begin with three token
-        ids
-
-    Notes
-    -----
-    Error: the counts are exact, and they prove nothing: a source can stand for the topic of a text.
-    Source: this book.
-
-    Examples
-    --------
-    >>> text = torch.tensor([7, 1, 5, 2, 9, 5, 3])
-    >>> count_evidence([(7, 5, 2)], text, window=(1, 3))[["n_with", "hits_with"]].values.tolist()
-    [[1, 1]]
-    """
-    import pandas as pd  # takes half a second
-
-    nearest, farthest = window
-    if not 1 <= nearest <= farthest:
-        raise ValueError(
-            f"window={window} holds no token. Write (nearest, farthest) with "
-            "1 <= nearest <= farthest, such as (1, 32)."
-        )
-    require_at_least(1, n_tokens=tokens.numel())
-    rows = tokens.reshape(-1, tokens.shape[-1])
-    counts = []
-    for triple in triples:
-        source, destination, completion = three_tokens(triple)
-        seen = F.pad(
-            (rows == source).cumsum(1), (1, 0)
-        )  # [row, pos + 1], sources before each place
-        row, place = (rows[:, :-1] == destination).nonzero(as_tuple=True)
-        last = seen[row, (place - nearest + 1).clamp_min(0)]
-        first = seen[row, (place - farthest).clamp_min(0)]
-        has_source = last > first
-        is_hit = rows[row, place + 1] == completion
-        of_places = [has_source, has_source & is_hit, ~has_source, ~has_source & is_hit]
-        counts.append([int(chosen.sum()) for chosen in of_places])
-    return with_shares(pd.DataFrame(counts, columns=COUNTS))
-
-
-def three_tokens(triple: Sequence | Tensor) -> tuple[int, ...]:
-    """Source, destination and completion, which may be followed by other entries."""
-    ids = []
-    for entry in triple[:3]:
-        if not isinstance(entry, str) and entry >= 0 and entry % 1 == 0:
-            ids.append(int(entry))
-    if len(ids) < 3:
-        raise ValueError(
-            f"A triple is {shown(triple)}. It must begin with three token ids: (source, "
-            "destination, completion)."
-        )
-    return tuple(ids)
-
-
-def with_shares(counts: "pd.DataFrame") -> "pd.DataFrame":
-    """Add the shares, and the difference of the shares in standard errors."""
-    table = counts.copy()
-    table["share_with"] = table["hits_with"] / table["n_with"]
-    table["share_without"] = table["hits_without"] / table["n_without"]
-    pooled = (table["hits_with"] + table["hits_without"]) / (table["n_with"] + table["n_without"])
-    variance = pooled * (1 - pooled) * (1 / table["n_with"] + 1 / table["n_without"])
-    difference = table["share_with"] - table["share_without"]
-    table["z"] = (difference / variance**0.5).fillna(0.0)
-    return table

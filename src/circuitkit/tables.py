@@ -89,7 +89,7 @@ class Table:
         return value if value.ndim else value.item()
 
     def select(self, **chosen: str) -> "Table":
-        """The entries with one name on an axis: `scores.select(behaviour="copying")`.
+        """The entries with one name on an axis: `scores.select(behaviour="previous token")`.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""What chapter 1 measures of the residual stream: deletion, alignment, and rotations of its basis.
+"""What chapter 1 measures of the residual stream: deletion, subspaces, alignment, and rotations.
 
 The library splits the stream into parts (`circuitkit.residual`), and these functions use the parts.
 """
@@ -14,20 +14,28 @@ from transformer_lens.model_bridge.sources.native.model import NativeModel
 
 from circuitkit.bridge import Model, submodules
 from circuitkit.checks import checked, require_at_least, require_bridge, shown, to_tokens
-from circuitkit.heads import in_full_precision
-from circuitkit.names import parse
-from circuitkit.parts import in_layer, step_of
-from circuitkit.reading import converted_neurons
+from circuitkit.circuits import in_order, require_one_stream
+from circuitkit.heads import Heads, in_full_precision
+from circuitkit.names import Side, parse
+from circuitkit.parts import step_of
+from circuitkit.reading import converted_neurons, heads_of
 from circuitkit.residual import (
     Text,
     decompose,
     reader_matrix,
+    require_products,
     writer_matrix,
     writers_and_readers,
 )
 from circuitkit.tables import Table
 
-__all__ = ["deletion_scores", "random_rotation", "rotate_basis", "virtual_weight_table"]
+__all__ = [
+    "deletion_scores",
+    "random_rotation",
+    "rotate_basis",
+    "subspace_overlap",
+    "virtual_weight_table",
+]
 
 
 # Deletion
@@ -88,6 +96,69 @@ def deletion_scores(model: Model, tokens: Text, *, skip: int = 1) -> Table:
     return Table(deletion, {"later": split.names, "earlier": split.names}, "deletion")
 
 
+# Subspaces that heads write to and read
+
+
+@checked
+def subspace_overlap(earlier: Any, later: Heads | None = None, side: Side = "V") -> Table:
+    """Measure which share of what each later head can read each earlier head can write to.
+
+    Parameters
+    ----------
+    earlier : a model, for all its attention heads among themselves, or `Heads`
+    later : heads of the same model; left out if `earlier` is a model
+    side : whether the later heads read with their queries, keys or values
+
+    Returns
+    -------
+    A `Table` of `[writer, reader]`, between 0 and 1. It holds NaN where the writer does not lie in
+    an earlier layer than the reader.
+
+    Raises
+    ------
+    ValueError : if no pair is in order, and for heads of different models
+
+    Notes
+    -----
+    The overlap is the mean squared cosine of the principal angles, `||A^T B||_F^2 / d_head`, where
+    the columns of A and B are orthonormal bases of the two subspaces. It does not depend on how
+    strongly they are used. Two random subspaces score `d_head / d_model`, with d_head of the
+    earlier head. With a model, a norm before the later head and one behind the earlier head turn the
+    subspaces, as in `virtual_weights`. `Heads` hold no such norms, so of a model with norms give the
+    model. Error: rounding. Source: this book; angles: Bjorck and Golub 1973.
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> heads = ck.heads_of(ck.load_model("two-layer"))
+    >>> overlap = subspace_overlap(heads[:4], heads[4:], "K")
+    >>> list(overlap.top(1).names)
+    ['L0H1, L1H3']
+    """
+    if not isinstance(earlier, Heads) and later is not None:
+        raise TypeError(
+            f"The earlier heads are {type(earlier).__name__}, and must be Heads. For all heads of a "
+            "model, write subspace_overlap(model)."
+        )
+    writers = earlier if isinstance(earlier, Heads) else heads_of(earlier)
+    readers = writers if later is None else later
+    if isinstance(earlier, Heads):
+        W_O, W_read = writers.W_O, getattr(readers, f"W_{side}")
+    else:
+        require_products(earlier)
+        W_O = torch.stack([writer_matrix(earlier, name) for name in writers.names])
+        W_read = torch.stack([reader_matrix(earlier, f"{name}.{side}") for name in readers.names])
+    require_one_stream(writers, readers)
+    possible = in_order(writers, readers)
+    written = torch.linalg.qr(in_full_precision(W_O).mT).Q  # [writer, d_model, d_head]
+    read = torch.linalg.qr(in_full_precision(W_read)).Q  # [reader, d_model, d_head]
+    # one writer at a time, because all products together are as large as writers times readers
+    shares = [(basis.mT @ read).square().sum((1, 2)) / readers.d_head for basis in written]
+    overlap = torch.stack(shares).masked_fill(~possible, torch.nan)
+    axes = {"writer": writers.names, "reader": readers.names}
+    return Table(overlap, axes, f"overlap with {side}")
+
+
 # Alignment of all writers and readers
 
 
@@ -117,7 +188,7 @@ def virtual_weight_table(model: Model) -> Table:
     >>> list(table.top(1).names)
     ['L1H0, unembed']
     """
-    require_bridge(model)
+    require_products(model)
     writers, readers = writers_and_readers(model)
     written = [rows_with_same_products(writer_matrix(model, name)) for name in writers]
     read = [rows_with_same_products(reader_matrix(model, name).mT) for name in readers]
@@ -233,12 +304,12 @@ def rotate_basis(model: Model, rotation: Float[Tensor, "d_model d_model"]) -> An
     for name in weights.keys() & {"embed.weight", "pos_embed.weight"}:
         weights[name] = weights[name] @ rotation
     for layer in range(len(model.blocks)):
-        rotate_writer(weights, in_layer(layer, "attn.o"), rotation)
-        rotate_writer(weights, in_layer(layer, "mlp.out"), rotation)
-        attention = [in_layer(layer, f"attn.{side}") for side in "qkv"]
-        rotate_readers(weights, in_layer(layer, "ln1"), attention, rotation)
-        mlp = [in_layer(layer, "mlp.in"), in_layer(layer, "mlp.gate")]
-        rotate_readers(weights, in_layer(layer, "ln2"), mlp, rotation)
+        rotate_writer(weights, f"blocks.{layer}.attn.o", rotation)
+        rotate_writer(weights, f"blocks.{layer}.mlp.out", rotation)
+        attention = [f"blocks.{layer}.attn.{side}" for side in "qkv"]
+        rotate_readers(weights, f"blocks.{layer}.ln1", attention, rotation)
+        mlp = [f"blocks.{layer}.mlp.in", f"blocks.{layer}.mlp.gate"]
+        rotate_readers(weights, f"blocks.{layer}.ln2", mlp, rotation)
     rotate_readers(weights, "ln_final", ["unembed"], rotation)
 
     with torch.random.fork_rng(devices=[]):  # boot_native draws weights, which are replaced

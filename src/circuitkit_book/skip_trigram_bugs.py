@@ -11,7 +11,8 @@ from circuitkit.bridge import Model
 from circuitkit.checks import checked, require_at_least, to_tokens
 from circuitkit.data import stored_file
 from circuitkit.paths import BIAS, DIRECT, path_logits
-from circuitkit.skip_trigrams import COUNTS, TRIPLE, Triples, three_tokens, with_shares
+from circuitkit.skip_trigrams import TRIPLE
+from circuitkit_book.skip_trigram_evidence import COUNTS, Triples, three_tokens, with_shares
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,6 +15,9 @@ from circuitkit.tables import Table
 
 __all__ = ["Survey", "stored_methods", "stored_survey", "stored_zoo"]
 
+STORED_BEHAVIOURS = ("prefix_matching", "previous_token", "duplicate_token", "copying")
+"""What the stored file calls the columns of `induction.scores`, in their order."""
+
 
 @dataclass(frozen=True, eq=False)
 class Survey:
@@ -70,7 +73,7 @@ def stored_survey(name: str = "smollm2-135m") -> Survey:
     'SmolLM2-135M-Instruct'
     """
     data = stored("induction", f"{name}.json")
-    columns = [data["scores"][behaviour.replace(" ", "_")] for behaviour in BEHAVIOURS]
+    columns = [data["scores"][key] for key in STORED_BEHAVIOURS]
     axes = {"head": tuple(data["names"]), "behaviour": BEHAVIOURS}
     effects = {}
     for key, entry in data["effects"].items():

@@ -19,6 +19,7 @@ import torch
 
 import circuitkit as ck
 from circuitkit.parts import part_names
+from circuitkit_book import superposition
 from circuitkit_book.induction_by_hand import build_induction_model
 from circuitkit_book.path_importance import term_importance
 from circuitkit_book.superposition_models import hand_specified
@@ -48,7 +49,7 @@ def model_and_loops(kind):
     toy = hand_specified(3, 5).to(torch.float64)
     if kind == "gated":
         block = gated_block(toy.cfg.d_model)
-        model = ck.superposition.with_gated_layer(toy, 0, block)
+        model = superposition.with_gated_layer(toy, 0, block)
         return model, slow_tools.gated(toy, block)
     if kind == "hand":
         model = build_induction_model(7, 10).to(torch.float64)
@@ -93,7 +94,7 @@ class Case:
 
 def gated_block(d_model):
     """A block with gates that are neither all open nor all shut."""
-    sup = ck.superposition
+    sup = superposition
     block = sup.GatedBlock(sup.GATES, 2, d_model, dtype=torch.float64).requires_grad_(False)
     for bias in (block.b_GQ, block.b_GK):
         bias.add_(0.6)
@@ -411,10 +412,14 @@ def loss(logits, tokens):
 def check_strongest(c):
     window, head, slow = 32, c.slow.heads[c.head], c.slow
     found = ck.skip_trigrams.strongest(c.model, c.head, k=6, window=window)
-    ov = slow.W_E @ head.W_V @ head.W_O @ slow.W_U
+    norm = slow.layers[place(c.head)[0]].norm
+    rows = slow.W_E if norm is None else norm(slow.W_E)
+    W_U = slow.W_U if slow.final is None else slow.final.folded(slow.W_U)
+    ov = rows @ head.W_V @ head.W_O @ W_U
     effect = ov - ov.mean(0)
     effect = effect - effect.mean(1, keepdim=True)
-    ratio = score_of(c, head, slow.W_E, slow.W_E).exp()  # [B, A]
+    scores = score_of(c, head, rows, rows) + head.b_Q @ (rows @ head.W_K).T / head.scale
+    ratio = scores.exp()  # [B, A]
     ratio = ratio / ratio.mean(1, keepdim=True)
     weight = ratio / window / (1 + (ratio - 1) / window)
     best = (weight.max(0).values[:, None] * effect).clamp_min(0)
@@ -533,7 +538,7 @@ def check_to_attention_only(c):
 
 def check_record_layer(c):
     layer = c.layers - 1
-    found = ck.superposition.record_layer(c.model, layer, c.tokens)
+    found = superposition.record_layer(c.model, layer, c.tokens)
     norm = c.slow.layers[layer].norm
     read = c.each(lambda r: r.streams[f"L{layer}"])
     same(found.x, read if norm is None else norm(read), c.tolerance)
@@ -555,7 +560,7 @@ def check_with_gated_layer(c):
         return out
 
     with torch.no_grad():
-        logits = ck.superposition.with_gated_layer(c.model, 0, block)(c.tokens)
+        logits = superposition.with_gated_layer(c.model, 0, block)(c.tokens)
     same(logits, c.logits(c.tokens, instead=(0, write)), 10 * c.tolerance)
 
 

@@ -16,12 +16,14 @@ from circuitkit import (
     paths,
     residual,
     skip_trigrams,
-    superposition,
 )
 from circuitkit.rows import Repeated
-from circuitkit.superposition.block import FAST
 from circuitkit.tables import Table
-from circuitkit.training import fit
+from circuitkit_book import superposition
+from circuitkit_book.residual_stream import subspace_overlap
+from circuitkit_book.skip_trigram_evidence import count_evidence
+from circuitkit_book.superposition.block import FAST
+from circuitkit_book.training import fit
 from tests.support import tiny_models
 
 SIZES = {"d_model": 12, "d_head": 4, "n_layers": 2, "n_ctx": 16, "n_heads": 3, "d_vocab": 23}
@@ -73,7 +75,7 @@ def with_mlp():
 MISTAKES = [
     (lambda: circuits.full_ov(other(), heads()), "Give heads_of"),
     (lambda: circuits.full_qk(other(), heads()), "Give heads_of"),
-    (lambda: residual.subspace_overlap(heads(), ck.heads_of(other())), "heads of one model"),
+    (lambda: subspace_overlap(heads(), ck.heads_of(other())), "heads of one model"),
     (lambda: circuits.copying_score(model(), heads()), "heads first"),
     (lambda: circuits.copying_score(model(), other()), "heads first"),
     (lambda: induction.induction_loss(model(), Repeated(TWICE, 0, 0)), "period=0"),
@@ -98,19 +100,19 @@ MISTAKES = [
     (lambda: ck.Heads(("a",), [[1.0]], W, W, W.mT), "to be a tensor"),
     (lambda: ck.stack([heads()]), "expects first to be a Heads"),
     (lambda: paths.path_logits(model(), TOKENS).sum(at=9), "outside the text"),
-    (lambda: skip_trigrams.count_evidence([(1, 2)], TOKENS), "three token ids"),
+    (lambda: count_evidence([(1, 2)], TOKENS), "three token ids"),
     (lambda: induction.scores(ck.load_model("zero-layer"), TWICE), "no attention heads"),
     (lambda: paths.score_decomposition(with_mlp(), TOKENS[0], "L0 MLP", 3, 2), "no attention head"),
     (lambda: skip_trigrams.strongest(with_mlp(), "L0 MLP"), "no attention head"),
     (lambda: strongest(unigram=torch.full((23,), torch.nan)), "finite"),
     (lambda: strongest(likelihood=torch.eye(23) / torch.zeros(23)), "finite"),
     (lambda: induction.repeated_tokens(3, 2, weights=torch.tensor([1, 1, torch.nan])), "finite"),
-    (lambda: skip_trigrams.count_evidence([(1.9, 2, 3)], TOKENS), "three token ids"),
-    (lambda: skip_trigrams.count_evidence([(-1, 2, 3)], TOKENS), "three token ids"),
-    (lambda: skip_trigrams.count_evidence([("a", "b", "c")], TOKENS), "three token ids"),
-    (lambda: skip_trigrams.count_evidence([(1, 2, 3)], TOKENS[:, :0]), "n_tokens=0"),
-    (lambda: skip_trigrams.count_evidence(strongest(), TOKENS), "values.tolist"),
-    (lambda: residual.subspace_overlap(heads()[3:], heads()[:3]), "Swap the two"),
+    (lambda: count_evidence([(1.9, 2, 3)], TOKENS), "three token ids"),
+    (lambda: count_evidence([(-1, 2, 3)], TOKENS), "three token ids"),
+    (lambda: count_evidence([("a", "b", "c")], TOKENS), "three token ids"),
+    (lambda: count_evidence([(1, 2, 3)], TOKENS[:, :0]), "n_tokens=0"),
+    (lambda: count_evidence(strongest(), TOKENS), "values.tolist"),
+    (lambda: subspace_overlap(heads()[3:], heads()[:3]), "Swap the two"),
     (lambda: ck.why(model(), TOKENS[0], "a"), "An answer is the id"),
     (lambda: ck.to_attention_only(with_mlp(), max_error=math.nan), "at least 0"),
     (lambda: ck.why(model(), TOKENS[0], 5, versus="median"), "'mean'"),

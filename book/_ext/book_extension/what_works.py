@@ -15,7 +15,8 @@ def link(tool: dict) -> str:
     import circuitkit
 
     name, module = tool["name"], tool["module"]
-    home = "circuitkit" if name in circuitkit.__all__ else f"circuitkit.{module}"
+    home = module if "." in module else f"circuitkit.{module}"
+    home = "circuitkit" if name in circuitkit.__all__ else home
     return f"{{py:obj}}`{name} <{home}.{name}>`"
 
 

@@ -11,7 +11,8 @@ from circuitkit.reading import heads_of
 from circuitkit_book import path_importance, skip_trigram_bugs
 from circuitkit_book.bigrams import bigram_log_probs
 from circuitkit_book.claims.shipped import model, product, relative, repeats, second_pass, unigram
-from circuitkit_book.residual_stream import random_rotation, rotate_basis
+from circuitkit_book.residual_stream import random_rotation, rotate_basis, subspace_overlap
+from circuitkit_book.skip_trigram_evidence import count_evidence
 
 KINDS: tuple[Literal["Q", "K", "V"], ...] = ("Q", "K", "V")
 
@@ -52,9 +53,7 @@ def norm_and_basis() -> list:
 def small_subspaces() -> list[float]:
     """Mean overlap of what layer 0 writes with what queries, keys and values of layer 1 read; what chance would give."""
     stack = heads_of(model("two-layer"))
-    found = [
-        float(residual.subspace_overlap(stack[:4], stack[4:], kind).values.mean()) for kind in KINDS
-    ]
+    found = [float(subspace_overlap(stack[:4], stack[4:], kind).values.mean()) for kind in KINDS]
     writable = int(
         (stack.W_O.abs().amax((0, 1)) > 0).sum()
     )  # the other dimensions hold positions, which values ignore
@@ -150,7 +149,7 @@ def strongest_of_l0h0() -> list[tuple[int, ...]]:
 
 def supported_by_heldout_text(triples: list[tuple[int, ...]]) -> list[float]:
     """The two shares of `supported` in the held-out text."""
-    return supported(skip_trigrams.count_evidence(triples, models.heldout_tokens()))
+    return supported(count_evidence(triples, models.heldout_tokens()))
 
 
 def supported(evidence: Any) -> list[float]:

@@ -30,7 +30,7 @@ def test_handmade_heads_score_one_for_what_they_were_made_for():
     table = scores(build_induction_model(13, 26))
     assert table["L0H0", "previous token"] == pytest.approx(1, abs=1e-6)
     assert table["L1H0", "prefix matching"] == pytest.approx(1, abs=1e-6)
-    assert table["L1H0", "copying"] == pytest.approx(1, abs=1e-5)
+    assert table["L1H0", "copying in a run"] == pytest.approx(1, abs=1e-5)
     table = scores(build_induction_model(13, 26, method="pointer"))
     assert table["L0H0", "duplicate token"] == pytest.approx(1, abs=1e-6)
     assert table["L1H0", "prefix matching"] == pytest.approx(1, abs=1e-6)
@@ -39,7 +39,7 @@ def test_handmade_heads_score_one_for_what_they_were_made_for():
 def test_a_head_that_writes_nothing_has_the_copying_score_zero(boot):
     model = boot(n_layers=1)
     model.blocks[0].attn.o.weight.data.zero_()
-    assert scores(model).select(behaviour="copying").values.tolist() == [0.0, 0.0, 0.0]
+    assert scores(model).select(behaviour="copying in a run").values.tolist() == [0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -61,7 +61,9 @@ def test_copying_has_all_of_a_norm_but_its_divisor(family):
     found = torch.linalg.eigvals(table)
     expected = found.real.sum(-1) / found.abs().sum(-1)
     for head, score in enumerate(expected.tolist()):
-        assert scores(model, rows)[f"L1H{head}", "copying"] == pytest.approx(score, abs=1e-4)
+        assert scores(model, rows)[f"L1H{head}", "copying in a run"] == pytest.approx(
+            score, abs=1e-4
+        )
 
 
 def test_scores_of_a_model_with_cuts_are_those_of_its_cut_patterns(boot):

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 import circuitkit as ck
 from circuitkit import skip_trigrams as skip
-from circuitkit.skip_trigrams import count_evidence, strongest
+from circuitkit.skip_trigrams import strongest
 from circuitkit_book import skip_trigram_bugs
 from circuitkit_book.skip_trigram_bugs import find_bugs, shipped_statistics
+from circuitkit_book.skip_trigram_evidence import COUNTS, count_evidence, with_shares
+from tests.support import zoo
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +80,36 @@ def test_uniform_by_default_and_among(small):
     assert found["strength"].iloc[0] == pytest.approx(expected[0][0], abs=1e-12)
 
 
+@pytest.mark.parametrize("family", ["gemma2", "olmo2"])
+def test_norms_and_the_cap_of_scores_count(family):
+    """Gemma 2 caps its scores and multiplies behind a layer; OLMo 2 norms the queries of a layer together."""
+    model = zoo.make(family)
+    layer, last = model.original_model.model.layers[0], model.original_model.model.norm
+    attention, is_gemma = layer.self_attn, family == "gemma2"
+    with torch.no_grad():
+        rows = model.original_model.model.embed_tokens(torch.arange(50))
+        rows = layer.input_layernorm(rows) if is_gemma else rows
+        q, k, v = attention.q_proj(rows), attention.k_proj(rows), attention.v_proj(rows)
+        if not is_gemma:
+            q, k = attention.q_norm(q), attention.k_norm(k)
+        d = attention.head_dim
+        q, k, v = q[:, d : 2 * d], k[:, :d], v[:, :d]  # L0H1 shares the first keys with L0H0
+        scores = q @ k.T * attention.scaling
+        scores = 5 * (scores / 5).tanh() if is_gemma else scores
+        gains = [norm.weight + is_gemma for norm in (layer.post_attention_layernorm, last)]
+        written = v @ attention.o_proj.weight[:, d : 2 * d].T * gains[0] * gains[1]
+        ov = written @ model.original_model.lm_head.weight.T
+    lift = ov - ov.mean(0)
+    lift = lift - lift.mean(1, keepdim=True)
+    ratio = scores.exp() / scores.exp().mean(1, keepdim=True)
+    weight = ratio / (ratio + 5)
+    best = strongest(model, "L0H1", 8, window=6)
+    products = (weight.amax(0)[:, None] * lift).flatten().topk(8).values
+    assert best["strength"].tolist() == pytest.approx(products.tolist(), rel=1e-5)
+    for triple in best.itertuples():
+        assert triple.attention == pytest.approx(float(weight[triple.destination, triple.source]))
+
+
 def test_rare_pairs_are_left_out(small):
     counts = torch.tensor([100.0, 50, 20, 10, 5, 2, 1])
     found = strongest(small, "L0H0", 50, unigram=counts, window=4, min_together=20.0)
@@ -117,10 +149,10 @@ def test_evidence_equals_loops(shape, window, seed):
     text = torch.randint(0, 4, shape, generator=generator)
     triples = [(0, 1, 2), (0, 1, 3), (1, 1, 1), (3, 2, 0), (0, 1, 2)]
     expected = [counted(triple, text.tolist(), *window) for triple in triples]
-    assert count_evidence(triples, text, window=window)[skip.COUNTS].values.tolist() == expected
+    assert count_evidence(triples, text, window=window)[COUNTS].values.tolist() == expected
     if shape[0] == 1:
         found = count_evidence(triples, text[0], window=window)
-        assert found[skip.COUNTS].values.tolist() == expected
+        assert found[COUNTS].values.tolist() == expected
 
 
 def test_evidence_reads_as_shares():
@@ -132,7 +164,7 @@ def test_evidence_reads_as_shares():
         [3, 3, 4, 4],
         [0, 0, 0, 0],
     ]
-    found = skip.with_shares(pd.DataFrame(counts, columns=skip.COUNTS))
+    found = with_shares(pd.DataFrame(counts, columns=COUNTS))
     assert found.loc[0, ["share_with", "share_without"]].tolist() == [0.25, 0.05]
     pooled = 30 / 440
     expected = 0.2 / math.sqrt(pooled * (1 - pooled) * (1 / 40 + 1 / 400))
@@ -202,6 +234,7 @@ NO_TOKENS = torch.zeros(7, dtype=torch.bool)
             lambda m: count_evidence([(1, 2, 3)], torch.zeros(5).long(), window=(3, 2)),
             r"window=\(3, 2\) holds no token",
         ),
+        (lambda _: strongest(zoo.make("bert"), "L0H0"), "normalises its whole stream"),
         (lambda m: find_bugs(m, TRIPLES[:1], torch.zeros(1, 2).long()), "No two triples cross"),
         (lambda m: find_bugs(m, TRIPLES, torch.zeros(1, 9).long()), r"9 tokens. At most 8 fit"),
         (lambda m: find_bugs(m, [(1, 2, 3), (1, 4, 77)], torch.zeros(1, 2).long()), "0 to 6"),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import circuitkit as ck
-from circuitkit.superposition import (
+from circuitkit_book.superposition import (
     GATES,
     WRITES,
     GatedBlock,
