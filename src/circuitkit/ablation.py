@@ -12,26 +12,18 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from circuitkit.bridge import (
-    Model,
-    undisturbed,
-    versions_of_weights,
-)
+from circuitkit.bridge import Model, undisturbed, versions_of_weights
 from circuitkit.checks import Text, checked, to_tokens
 from circuitkit.cuts import Cuts, resolve
 from circuitkit.first_use import (
     Verdict,
     require_additive_layers,
-    require_replaceable_mlp,
+    require_replaceable,
     require_same_model,
-    require_separate_heads,
 )
 from circuitkit.hooks import hooked
 from circuitkit.intervention import CutRun, Replacement
-from circuitkit.parts import (
-    Recording,
-    hooks_to_record,
-)
+from circuitkit.parts import Recording, hooks_to_record
 from circuitkit.reading import converted_neurons
 from circuitkit.runs import Run, Tokens
 
@@ -223,12 +215,12 @@ def require_possible(model: Model, cuts: Cuts, verdict: Verdict) -> None:
     """Raise a `ValueError` for cuts that this kind of model does not allow."""
     for part in cuts.parts:
         if part.kind in ("MLP", "N") and converted_neurons(model, part.layer) is None:
-            require_replaceable_mlp(model, part.layer or 0, verdict)
+            require_replaceable(model, part.layer or 0, "mlps", verdict)
     if cuts.inputs:
         require_additive_layers(model, verdict)
     for part in cuts.readers:
         if part.kind == "H":
-            require_separate_heads(model, part.layer or 0, verdict)
+            require_replaceable(model, part.layer or 0, "heads", verdict)
 
 
 def names_of(names: str | Iterable[str]) -> list[str]:

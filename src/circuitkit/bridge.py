@@ -22,7 +22,7 @@ first used that the values at the hooks are what their names say.
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -99,6 +99,34 @@ def versions_of_weights(model: Model) -> list[tuple[int, int]]:
     return versions
 
 
+# Values that are others for a while
+
+
+@contextmanager
+def attributes_set(changes: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
+    """Inside, attributes of objects have other values; a change is an object, a name and a value."""
+    before = []
+    try:
+        for owner, name, value in changes:
+            before.append((owner, name, getattr(owner, name)))
+            object.__setattr__(owner, name, value)
+        yield
+    finally:
+        for owner, name, value in before:
+            object.__setattr__(owner, name, value)
+
+
+@contextmanager
+def listeners(functions: Iterable[tuple[nn.Module, Callable]]) -> Iterator[None]:
+    """Inside, functions are forward hooks of torch on modules."""
+    handles = [module.register_forward_hook(function) for module, function in functions]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 # Switches
 
 
@@ -120,15 +148,8 @@ def undisturbed(model: Model) -> Iterator[None]:
     Hooks of the bridge that `model.reset_hooks(including_permanent=True)` has removed are put back.
     """
     put_back_own_hooks(model)
-    changed = []
-    try:
-        for owner, name in settings_that_disturb(model):
-            changed.append((owner, name))
-            object.__setattr__(owner, name, False)
+    with attributes_set((owner, name, False) for owner, name in settings_that_disturb(model)):
         yield
-    finally:
-        for owner, name in changed:
-            object.__setattr__(owner, name, True)
 
 
 def settings_that_disturb(model: Model) -> list[tuple[Any, str]]:
@@ -177,7 +198,7 @@ def require_no_hooks(model: Model, switch: str) -> None:
 @contextmanager
 def own_hooks_only(model: Model) -> Iterator[None]:
     """Inside, the hooks that a user has added to a bridge are off, permanent ones as well."""
-    before = []
+    changes = []
     for module in dict.fromkeys([*model.modules(), *model.original_model.modules()]):
         if not isinstance(module, HookPoint | GeneralizedComponent):
             continue
@@ -192,13 +213,9 @@ def own_hooks_only(model: Model) -> Iterator[None]:
                 if is_own(its_users.get(number, hook))
             )
             if len(own) < len(hooks):
-                before.append((module, name, hooks))
-                object.__setattr__(module, name, own)
-    try:
+                changes.append((module, name, own))
+    with attributes_set(changes):
         yield
-    finally:
-        for module, name, hooks in before:
-            object.__setattr__(module, name, hooks)
 
 
 def is_own(hook: Any) -> bool:
@@ -238,22 +255,18 @@ def only_permanent_hooks(module: Any) -> Iterator[None]:
 
     Hooks that are added inside are gone afterwards.
     """
-    before = []
+    changes = []
     for point in module.modules():
         if not isinstance(point, HookPoint):
             continue
-        before.append((point, point._forward_hooks, point.fwd_hooks))
         # new containers: the lists of before are left as they are
         permanent = [handle for handle in point.fwd_hooks if handle.is_permanent]
         hooks = type(point._forward_hooks)()
         for handle in permanent:
             hooks[handle.hook.id] = point._forward_hooks[handle.hook.id]
-        point._forward_hooks, point.fwd_hooks = hooks, permanent
-    try:
+        changes += [(point, "_forward_hooks", hooks), (point, "fwd_hooks", permanent)]
+    with attributes_set(changes):
         yield
-    finally:
-        for point, hooks, handles in before:
-            point._forward_hooks, point.fwd_hooks = hooks, handles
 
 
 def torch_hooks(point: HookPoint) -> dict[int, Any]:
@@ -391,14 +404,11 @@ class StandIn:
 
 def is_same_linear(one: Any, other: Any) -> bool:
     """Whether two linear layers have the same weights."""
-    for name in ("weight", "bias"):
-        values = [getattr(layer, name, None) for layer in (one, other)]
-        present = [value for value in values if value is not None]
-        if len(present) == 2 and not torch.equal(*present):
-            return False
-        if len(present) == 1 and bool(present[0].any()):
-            return False
-    return True
+    biases = []
+    for layer in (one, other):
+        bias = getattr(layer, "bias", None)
+        biases.append(torch.zeros_like(layer.weight[:, 0]) if bias is None else bias)
+    return torch.equal(one.weight, other.weight) and torch.equal(*biases)
 
 
 # A copy of a bridge

@@ -16,6 +16,7 @@ from torch import Tensor
 from circuitkit.bridge import (
     Model,
     final_hook,
+    listeners,
     norms_close_layers,
     original_of,
     submodules,
@@ -39,12 +40,10 @@ def known_difference(model: Model) -> str:
     config = getattr(model.original_model, "config", None)
     kind = str(getattr(config, "model_type", ""))
     for name, usual, kinds in (
-        (
-            "scale_attn_weights",
-            True,
-            ("gpt2", "gpt_bigcode"),
-        ),  # transformer-lens divides all the same
-        ("attn_logit_softcapping", None, ("gemma3", "gemma3_text")),  # transformers does not cap
+        # transformer-lens divides all the same
+        ("scale_attn_weights", True, ("gpt2", "gpt_bigcode")),
+        # transformers does not cap
+        ("attn_logit_softcapping", None, ("gemma3", "gemma3_text")),
     ):
         value = getattr(config, name, usual)
         if kind in kinds and value != usual:
@@ -107,16 +106,13 @@ def keeping_patterns(model: Model, patterns: dict[int, Tensor]) -> Iterator[None
             if isinstance(value, Tensor) and value.ndim == 4:
                 patterns[layer] = value  # [batch, head, dst, src]
 
-    handles = []
-    for layer, block in enumerate(model.blocks):
-        attention = submodules(block).get("attn")
-        if attention is not None:
-            handles.append(original_of(attention).register_forward_hook(partial(keep, layer)))
-    try:
+    attention = [submodules(block).get("attn") for block in model.blocks]
+    with listeners(
+        (original_of(module), partial(keep, layer))
+        for layer, module in enumerate(attention)
+        if module is not None
+    ):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def excess_of_logits(logits: Tensor, right: Tensor) -> float:
@@ -170,8 +166,8 @@ def compare_layers(
     The result is empty texts and dictionaries if layers add what they write.
     """
     layers = [LayerSeen(model, layer, seen) for layer in range(len(model.blocks))]
-    mlps = {here.layer: here.problem_of_mlp() for here in layers if here.problem_of_mlp()}
-    heads = {here.layer: here.problem_of_heads() for here in layers if here.problem_of_heads()}
+    mlps = {here.layer: problem for here in layers if (problem := here.problem_of_mlp())}
+    heads = {here.layer: problem for here in layers if (problem := here.problem_of_heads())}
     stream, previous = "", None
     for here in layers:
         problem = here.problem()
@@ -253,7 +249,21 @@ class LayerSeen:
         """Whether the layer has attention, or an MLP."""
         return part in submodules(self.model.blocks[self.layer])
 
-    def steps(self) -> list[tuple[Any, Any, list[str]]]:
+    def steps(self) -> list[tuple[list[str], Any, Any, Any]]:
+        """Of each step: what writes, what it writes, what the stream gains, and the stream behind.
+
+        The last three are None where transformer-lens does not show one of them.
+        """
+        steps = []
+        for before, after, parts in self.streams():
+            values = [before, after, *map(self.written, parts)]
+            if any(value is None for value in values):
+                steps.append((parts, None, None, None))
+            else:
+                steps.append((parts, sum(values[2:]), after - before, after))
+        return steps
+
+    def streams(self) -> list[tuple[Any, Any, list[str]]]:
         """The stream before and behind each step of the layer, and what writes in between."""
         parts = [part for part in ("attn", "mlp") if self.has(part)]
         if norms_close_layers(self.model):
@@ -273,11 +283,10 @@ class LayerSeen:
         """Why the layer does not add what its parts write, or ""."""
         if self.at("hook_in") is not None and f"again blocks.{self.layer}.hook_in" in self.seen:
             return "it is called more than once"
-        for before, after, parts in self.steps():
-            values = [self.written(part) for part in parts]
-            if before is None or after is None or any(value is None for value in values):
+        for parts, written, gained, after in self.steps():
+            if written is None:
                 return f"transformer-lens does not show what its {' and '.join(parts)} writes"
-            if not is_close(before + sum(values), after, after):
+            if not is_close(written, gained, after):
                 return f"what its {' and '.join(parts)} writes is not what the stream gains"
         return ""
 
@@ -392,16 +401,8 @@ def measured_factors(
             gained = gained - seen[f"{module}.hook_out"]
     factors["embed"] = factor_between(model, embedding, gained, first)
     for layer in range(len(model.blocks)):
-        here = LayerSeen(model, layer, seen)
-        for before, after, parts in here.steps():
-            values = [here.written(part) for part in parts]
-            factor = None
-            if (
-                before is not None
-                and after is not None
-                and all(value is not None for value in values)
-            ):
-                factor = factor_between(model, sum(values), after - before, after)
+        for parts, written, gained, after in LayerSeen(model, layer, seen).steps():
+            factor = factor_between(model, written, gained, after)
             factors.update({f"L{layer} {part}": factor for part in parts})
     read = seen.get("ln_final.hook_out", seen.get("unembed.hook_in"))
     product = None

@@ -27,7 +27,7 @@ from itertools import product
 
 from circuitkit.bridge import Model
 from circuitkit.names import Name, parse
-from circuitkit.parts import neuron_names, require_part, step_of
+from circuitkit.parts import neuron_names, neurons_in, require_part, step_of
 from circuitkit.reading import converted_neurons
 
 Chain = tuple[Name, ...]
@@ -176,7 +176,7 @@ def smallest_parts(model: Model, name: Name, split: set[int | None]) -> list[Nam
         return neuron_names(layer, [name.number], len(neurons.terms))
     if name.kind == "MLP" and layer in split:
         bias = [] if neurons.b_out is None else [Name("MLP bias", layer)]
-        return neuron_names(layer, range(neurons.W_in.shape[1]), len(neurons.terms)) + bias
+        return neurons_in(model, layer) + bias
     return [part]
 
 

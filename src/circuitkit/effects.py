@@ -33,13 +33,13 @@ from circuitkit.checks import (
 )
 from circuitkit.cuts import covers, resolve
 from circuitkit.intervention import Replacement
-from circuitkit.names import Name, Side, join, parse, unknown
+from circuitkit.names import Side, join, parse, unknown
 from circuitkit.parts import (
     Recording,
     head_names,
-    in_layer,
     n_heads,
     neuron_names,
+    neurons_in,
     parts_of,
     step_of,
 )
@@ -326,14 +326,13 @@ def candidates(model: Model, name: str) -> list[str]:
             neurons = neurons_of(model, part.layer)
             terms = 1 if part.term is None else len(neurons.terms)
             alike = neuron_names(part.layer or 0, range(len(neurons.W_out)), terms)
-            places.append([replace(other, side=part.side) for other in alike])
-            continue
-        alike = [
-            replace(other, side=part.side)
-            for other in parts_of(model, neurons=part.kind != "MLP")
-            if other.kind == part.kind and (any_layer or other.layer == part.layer)
-        ]
-        places.append(list(dict.fromkeys(alike)) or [part])
+        else:
+            alike = [
+                other
+                for other in parts_of(model, neurons=part.kind != "MLP")
+                if other.kind == part.kind and (any_layer or other.layer == part.layer)
+            ]
+        places.append([replace(other, side=part.side) for other in alike] or [part])
     return [join(*alike) for alike in product(*places)]
 
 
@@ -444,7 +443,7 @@ def attribution(
     layers = [layer for layer in range(len(model.blocks)) if n_heads(model, layer)]
     leaves = []
     for layer in layers:
-        hook = base.recording.hook_names[in_layer(layer, "attn.hook_z")]
+        hook = base.recording.hook_names[f"blocks.{layer}.attn.hook_z"]
         offsets.values[hook] = torch.zeros_like(base.recording.values[hook], requires_grad=True)
         leaves.append(offsets.values[hook])
     with_neurons = [layer for layer in layers if neurons and neurons_of(model, layer) is not None]
@@ -478,20 +477,14 @@ def attribution(
     return Table(values, {kind: tuple(names)}, "estimated change of the measure")
 
 
-def neurons_in(model: Model, layer: int) -> list[Name]:
-    """The names of a layer's neurons; of a converted layer, of its neuron-heads."""
-    neurons = neurons_of(model, layer)
-    return neuron_names(layer, range(len(neurons.W_out)), len(neurons.terms))
-
-
 def neuron_offset(base: Recording, offsets: Recording, layer: int) -> Tensor:
     """Put an offset of zero for what a layer's neurons gather into a recording, and return it."""
     if converted_neurons(base.model, layer) is not None:
         offset = torch.zeros_like(base.neurons_z(layer), requires_grad=True)
         offsets.neuron_z[layer] = offset
         return offset
-    hook = base.hook_names[in_layer(layer, "mlp.out.hook_in")]
-    stream = base.hook_names[in_layer(layer, "hook_in")]
+    hook = base.hook_names[f"blocks.{layer}.mlp.out.hook_in"]
+    stream = base.hook_names[f"blocks.{layer}.hook_in"]
     offsets.values[hook] = torch.zeros_like(base.values[hook], requires_grad=True)
     offsets.values[stream] = base.values[stream]
     return offsets.values[hook]

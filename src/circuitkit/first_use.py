@@ -23,6 +23,7 @@ from circuitkit.bridge import (
     HOOKS_OF_SWITCHES,
     Model,
     has_folded_weights,
+    listeners,
     own_hooks_only,
     undisturbed,
     versions_of_weights,
@@ -84,7 +85,7 @@ VERDICTS: WeakKeyDictionary[Any, Remembered] = WeakKeyDictionary()
 
 
 class Before(NamedTuple):
-    """What a model computed on the rows of `probe`, as log-probabilities, and its weights then."""
+    """What a model computed on the rows of `random_rows`, as log-probabilities, and its weights then."""
 
     log_probabilities: Tensor
     weights: list[tuple[int, int]]
@@ -163,25 +164,22 @@ def require_norms_before_layers(model: Model) -> None:
         )
 
 
-def require_replaceable_mlp(model: Model, layer: int, verdict: Verdict) -> None:
-    """Raise a `ValueError` if what an MLP writes cannot be replaced alone."""
-    problem = verdict.mlps.get(layer)
+def require_replaceable(model: Model, layer: int, what: str, verdict: Verdict) -> None:
+    """Raise a `ValueError` if the MLP of a layer, or inputs of its heads, cannot be replaced alone.
+
+    Parameters
+    ----------
+    what : `"mlps"` or `"heads"`, which is where `verdict` says why
+    """
+    problem = getattr(verdict, what).get(layer)
+    names, others = {
+        "mlps": (f"'L{layer} MLP'", "Heads and embeddings"),
+        "heads": (f"Inputs of single heads of layer {layer}", "Whole heads and MLPs"),
+    }[what]
     if problem:
         raise ValueError(
-            f"'L{layer} MLP' cannot be replaced in this kind of model ({architecture_of(model)}): "
-            f"{problem}. Heads and embeddings can be replaced: run(model, tokens, "
-            f"without='L{layer}H0')."
-        )
-
-
-def require_separate_heads(model: Model, layer: int, verdict: Verdict) -> None:
-    """Raise a `ValueError` if the inputs of a layer's heads cannot be replaced one by one."""
-    problem = verdict.heads.get(layer)
-    if problem:
-        raise ValueError(
-            f"Inputs of heads and wires into them cannot be cut in layer {layer} of this kind of "
-            f"model ({architecture_of(model)}): {problem}. Whole heads and MLPs can be replaced: "
-            f"run(model, tokens, without='L{layer}H0')."
+            f"{names} cannot be cut or replaced in this kind of model ({architecture_of(model)}): "
+            f"{problem}. {others} can be replaced: run(model, tokens, without='L{layer}H0')."
         )
 
 
@@ -216,7 +214,7 @@ def require_nothing(problem: str) -> None:
 def remember_before_processing(model: Model) -> None:
     """Keep what a new model computes, so that its processed weights can be compared with it."""
     with suppress(Exception), torch.no_grad(), as_it_is(model):
-        result = model(probe(model)).float().log_softmax(-1)
+        result = model(random_rows(model)).float().log_softmax(-1)
         BEFORE_PROCESSING[model] = Before(result, versions_of_weights(model))
 
 
@@ -231,7 +229,7 @@ def as_it_is(model: Model) -> Iterator[None]:
 @torch.no_grad()
 def examine(model: Model) -> Verdict:
     """Run a model and the model that it wraps, and compare."""
-    tokens, seen = probe(model), {}
+    tokens, seen = random_rows(model), {}
     with as_it_is(model):
         try:
             with listening(model.hook_dict, seen):
@@ -286,10 +284,10 @@ def difference_of_processing(model: Model, logits: Tensor) -> str:
     )
 
 
-def probe(model: Model) -> Int[Tensor, "batch pos"]:
+def random_rows(model: Model, n_pos: int = 8) -> Int[Tensor, "batch pos"]:
     """Two short rows of random tokens, the same each time."""
     generator = torch.Generator().manual_seed(0)
-    size = (2, min(model.cfg.n_ctx, 8))
+    size = (2, min(model.cfg.n_ctx, n_pos))
     return torch.randint(model.W_E.shape[0], size, generator=generator).to(model.W_E.device)
 
 
@@ -315,14 +313,8 @@ def listening(points: Mapping[str, HookPoint], seen: dict[str, Tensor]) -> Itera
     names_of_point: dict[HookPoint, list[str]] = {}
     for name, point in points.items():
         names_of_point.setdefault(point, []).append(name)
-    handles = [
-        point.register_forward_hook(partial(keep, names)) for point, names in names_of_point.items()
-    ]
-    try:
+    with listeners((point, partial(keep, names)) for point, names in names_of_point.items()):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 # Hooks whose values nothing reads
@@ -342,17 +334,14 @@ def is_idle(model: Model, place: str) -> bool:
     z = place.rpartition(".")[0] + ".hook_z"
     points = model.hook_dict
     if place not in known and z in points:
-        tokens, gathered = probe(model), []
+        tokens, gathered = random_rows(model), []
         with as_it_is(model), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # transformer-lens says when it discards the value
             for factor in (1, 0.5):
                 seen: dict[str, Tensor] = {}
-                handle = points[place].register_forward_hook(lambda *given, f=factor: given[-1] * f)
-                try:
-                    with listening({z: points[z]}, seen):
-                        model(tokens)
-                finally:
-                    handle.remove()
+                change = (points[place], lambda *given, f=factor: given[-1] * f)
+                with listeners([change]), listening({z: points[z]}, seen):
+                    model(tokens)
                 gathered.append(seen.get(z))
         known[place] = gathered[0] is not None and torch.equal(*gathered)
     return known.get(place, False)

@@ -76,8 +76,10 @@ def guard(cut_run: CutRun, points: dict[str, HookPoint]) -> list[tuple[dict, int
     result lists every hook that was exchanged: the dictionary of torch that holds it, its key
     there, and the hook as it was. Where the model reads nothing from a hook, no hook may change it.
     """
-    for _, handle in temporary_hooks(points):
-        if isinstance(getattr(handle.user_hook, "__self__", None), CutRun | Recording):
+    unique = list(dict.fromkeys(points.values()))  # a hook has several names
+    for handle in (handle for point in unique for handle in point.fwd_hooks):
+        owner = getattr(handle.user_hook, "__self__", None)
+        if isinstance(owner, CutRun | Recording) and not handle.is_permanent:
             raise ValueError(
                 "Another run of this model is under way, in a thread or around a hook, and "
                 "both would change the same hooks. Run the model once at a time."
@@ -87,7 +89,7 @@ def guard(cut_run: CutRun, points: dict[str, HookPoint]) -> list[tuple[dict, int
     is_computed_again = bool(cut_run.cuts.readers) or has_neurons
     changed_points = {points[name] for name in changed}
     guarded = []
-    for point in dict.fromkeys(points.values()):  # a hook has several names
+    for point in unique:
         place = str(point.name)
         is_shown = bool(point.fwd_hooks and SHOWN.fullmatch(place)) and is_idle(
             cut_run.model, place
@@ -109,16 +111,6 @@ def is_inside_layer(model: Model, place: str) -> bool:
         return False
     # the neurons of a converted MLP are computed from their weights alone
     return match[2] == "attn" or converted_neurons(model, int(match[1])) is None
-
-
-def temporary_hooks(points: dict[str, HookPoint]) -> list[tuple[HookPoint, Any]]:
-    """The hooks that are not permanent, each with its hook point."""
-    return [
-        (point, handle)
-        for point in dict.fromkeys(points.values())  # a hook has several names
-        for handle in point.fwd_hooks
-        if not handle.is_permanent
-    ]
 
 
 SHOWN = re.compile(r"blocks\.\d+\.attn\.(hook_pattern|hook_attn_scores|hook_rot_[qk])")

@@ -24,11 +24,6 @@ from circuitkit.norms import FrozenNorm
 from circuitkit.reading import converted_neurons, neuron_rows, neurons_of
 
 
-def in_layer(layer: int | None, hook: str) -> str:
-    """The name of a hook inside a layer: `in_layer(1, "attn.hook_z")` is `"blocks.1.attn.hook_z"`."""
-    return f"blocks.{layer}.{hook}"
-
-
 def n_heads(model: Model, layer: int) -> int:
     """How many query heads a layer has."""
     attention = submodules(model.blocks[layer]).get("attn")
@@ -70,7 +65,7 @@ def layer_names(model: Model, layer: int, by_neuron: bool = True) -> list[Name]:
     if neurons is None:
         names.append(Name("MLP", layer))
     else:
-        names.extend(neuron_names(layer, range(neurons.W_in.shape[1]), len(neurons.terms)))
+        names.extend(neurons_in(model, layer))
     b_out = None if neurons is None else neurons.b_out
     if is_part(model, b_out) or norms_close_layers(model):
         names.append(Name("MLP bias", layer))
@@ -107,6 +102,12 @@ def neuron_names(layer: int, numbers: Any, n_terms: int) -> list[Name]:
     """The heads of some converted neurons; a neuron with only one head is called by its number."""
     terms = [None] if n_terms == 1 else range(n_terms)
     return [Name("N", layer, number, term) for number in numbers for term in terms]
+
+
+def neurons_in(model: Model, layer: int) -> list[Name]:
+    """The names of a layer's neurons; of a converted layer, of its neuron-heads."""
+    neurons = neurons_of(model, layer)
+    return neuron_names(layer, range(len(neurons.W_out)), len(neurons.terms))
 
 
 def part_names(model: Model, neurons: bool = True) -> tuple[str, ...]:
@@ -483,11 +484,11 @@ class Recording:
         """
         neurons = neurons_of(self.model, layer)
         direction = self.behind_mlp(layer, direction, reading_step)
-        n_terms = len(neurons.terms)
-        written = (direction @ neurons.W_out.T).repeat_interleave(n_terms, -1)  # [batch, pos, head]
+        written = direction @ neurons.W_out.T
+        written = written.repeat_interleave(len(neurons.terms), -1)  # [batch, pos, head]
         products = (self.neurons_z(layer) * written).unbind(-1)
-        names = neuron_names(layer, range(len(neurons.W_out)), n_terms)
-        return {str(name): value for name, value in zip(names, products, strict=True)}
+        names = map(str, neurons_in(self.model, layer))
+        return dict(zip(names, products, strict=True))
 
     def behind_mlp(
         self, layer: int, direction: Float[Tensor, "batch pos d_model"], reading_step: int

@@ -20,7 +20,7 @@ from circuitkit.first_use import require_sum_of_logits
 from circuitkit.heads import Heads, norm_divisor, require_scores
 from circuitkit.names import Side, parse, unknown
 from circuitkit.norms import FrozenNorm
-from circuitkit.parts import biases_at_end, head_names, in_layer, is_part, n_heads, parts_of
+from circuitkit.parts import biases_at_end, head_names, is_part, n_heads, parts_of
 from circuitkit.reading import attention_layers, heads_of, require_attention_head
 from circuitkit.residual import (
     require_one_text,
@@ -223,7 +223,7 @@ class FrozenAttention:
 
 def frozen_norm(model_run: Run, layer: int, norm: str) -> FrozenNorm | None:
     """The norm `ln1` before, or `ln1_post` behind the heads of a layer, as it was in a run."""
-    hook = in_layer(layer, norm)
+    hook = f"blocks.{layer}.{norm}"
     is_behind = norm == "ln1" and norms_close_layers(model_run.model)
     if is_behind or f"{hook}.hook_scale" not in model_run.recording.hook_names:
         return None

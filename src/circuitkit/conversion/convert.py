@@ -27,7 +27,7 @@ from circuitkit.conversion.activations import (
 )
 from circuitkit.conversion.bounds import bound_of, largest_reads, measured_error
 from circuitkit.conversion.neurons import NeuronLayer, bias_of
-from circuitkit.first_use import require_norms_before_layers, require_same_model
+from circuitkit.first_use import random_rows, require_norms_before_layers, require_same_model
 from circuitkit.names import Name
 from circuitkit.parts import n_heads, norm_before
 from circuitkit.reading import converted_neurons
@@ -97,7 +97,7 @@ def to_attention_only(
     require_same_model(model)
     require_norms_before_layers(model)
     converted = copy_model(model)
-    tokens = random_rows(converted) if probe is None else to_tokens(converted, probe)
+    tokens = random_rows(converted, 16) if probe is None else to_tokens(converted, probe)
     for mlp in find_mlps(converted):
         put_heads(mlp, heads_per_neuron, max_error)
     name_hooks(converted)
@@ -296,13 +296,6 @@ def sharpest_relu(largest_values: Float[Tensor, " d_mlp"], dtype: torch.dtype) -
 
 
 # Measuring
-
-
-def random_rows(model: TransformerBridge) -> Int[Tensor, "batch pos"]:
-    """Two rows of random tokens, the same each time."""
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randint(model.cfg.d_vocab, (2, min(model.cfg.n_ctx, 16)), generator=generator)
-    return rows.to(model.W_E.device)
 
 
 @torch.no_grad()
