@@ -29,7 +29,6 @@ __all__ = [
     "require_finite",
     "require_not_negative",
     "require_positive",
-    "require_shares",
     "to_token",
     "to_tokens",
 ]
@@ -302,13 +301,6 @@ def require_not_negative(**numbers: float | int | None) -> None:
     for name, number in numbers.items():
         if number is not None and not 0 <= number < math.inf:
             raise ValueError(f"{name}={number} must be a finite number of at least 0.")
-
-
-def require_shares(**numbers: float | int) -> None:
-    """Raise a `ValueError` if a number is not between 0 and 1."""
-    for name, number in numbers.items():
-        if not 0 <= number <= 1:
-            raise ValueError(f"{name}={number} must be a share, between 0 and 1.")
 
 
 def require_finite(tensor: Tensor, what: str) -> None:

@@ -37,13 +37,12 @@ from circuitkit.names import Side, join, parse, unknown
 from circuitkit.parts import (
     Recording,
     head_names,
-    n_heads,
     neuron_names,
     neurons_in,
     parts_of,
     step_of,
 )
-from circuitkit.reading import converted_neurons, neurons_of
+from circuitkit.reading import attention_layers, converted_neurons, neurons_of
 from circuitkit.rows import (
     Repeated,
     require_repeating,
@@ -440,21 +439,22 @@ def attribution(
     replacement = replacement_of(model, base.tokens, fill, patch)
     # the slope by an offset of zero is the slope by z, also where weights have no gradient
     offsets = Recording(model, base.recording.hook_names)
-    layers = [layer for layer in range(len(model.blocks)) if n_heads(model, layer)]
-    leaves = []
-    for layer in layers:
+    sites = []  # a layer, how its z is read, and the offset of this z
+    for layer in attention_layers(model):
         hook = base.recording.hook_names[f"blocks.{layer}.attn.hook_z"]
         offsets.values[hook] = torch.zeros_like(base.recording.values[hook], requires_grad=True)
-        leaves.append(offsets.values[hook])
-    with_neurons = [layer for layer in layers if neurons and neurons_of(model, layer) is not None]
+        sites.append((layer, Recording.heads_z, offsets.values[hook]))
     names = [*heads]
-    for layer in with_neurons:
-        leaves.append(neuron_offset(base.recording, offsets, layer))
-        names += [str(name) for name in neurons_in(model, layer)]
+    for layer in attention_layers(model) if neurons else ():
+        if neurons_of(model, layer) is not None:
+            offset = neuron_offset(base.recording, offsets, layer)
+            sites.append((layer, Recording.neurons_z, offset))
+            names += [str(name) for name in neurons_in(model, layer)]
     result = run_with(model, base.tokens, resolve(model, names), WithOffset("offset", offsets))
     mean = measured(result, measure, rows).mean()
     slopes: Any = [None]
     if mean.requires_grad:
+        leaves = [offset for _, _, offset in sites]
         slopes = torch.autograd.grad(mean, leaves, allow_unused=True)
     if all(slope is None for slope in slopes):
         raise ValueError(
@@ -463,11 +463,9 @@ def attribution(
             "lambda run: run.logits[:, -1, 5]."
         )
     estimates = []
-    reads = [(layer, Recording.heads_z) for layer in layers]
-    reads += [(layer, Recording.neurons_z) for layer in with_neurons]
-    for (layer, z_in), leaf, slope in zip(reads, leaves, slopes, strict=True):
+    for (layer, z_in, offset), slope in zip(sites, slopes, strict=True):
         # an early measure, such as a pattern, does not depend on later heads: their slope is zero
-        slope = torch.zeros_like(leaf) if slope is None else slope
+        slope = torch.zeros_like(offset) if slope is None else slope
         z = z_in(base.recording, layer)
         change = replacement(z, partial(z_in, layer=layer)) - z
         product = slope.view_as(z) * change  # [batch, pos, head, d_head] or [batch, pos, neuron]

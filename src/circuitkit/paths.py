@@ -20,13 +20,9 @@ from circuitkit.first_use import require_sum_of_logits
 from circuitkit.heads import Heads, norm_divisor, require_scores
 from circuitkit.names import Side, parse, unknown
 from circuitkit.norms import FrozenNorm
-from circuitkit.parts import biases_at_end, head_names, is_part, n_heads, parts_of
+from circuitkit.parts import biases_at_end, head_names, is_part, parts_of
 from circuitkit.reading import attention_layers, heads_of, require_attention_head
-from circuitkit.residual import (
-    require_one_text,
-    require_position,
-    require_sum,
-)
+from circuitkit.residual import require_one_text, require_position, require_sum
 from circuitkit.runs import Run
 from circuitkit.tables import Table
 
@@ -371,36 +367,23 @@ def side_of_parts(
     """What each part and, as the last row, all biases add to a query or key at one position."""
     name = parse(head)[0]
     layer, number = name.layer or 0, name.number or 0
-    names = [f"L{layer}H{i}" for i in range(n_heads(model_run.model, layer))]
-    heads = heads_of(model_run.model, names)
+    heads = heads_of(model_run.model, head_names(model_run.model, layer))
     read = torch.stack([part[0, position] for part in parts.values()])  # [part, d_model]
     bias = torch.zeros_like(read[:1])
     norm = frozen_norm(model_run, layer, "ln1")
     if norm is not None:
         read = replace(norm, scale=norm.scale[0, position]).apply(read)
         bias = norm.bias[None]
-    rows = torch.cat([read, bias.to(read)]) @ getattr(heads, f"W_{side}")[number].to(read)
+    # [head, part, d_head]
+    rows = torch.cat([read, bias.to(read)]) @ getattr(heads, f"W_{side}").to(read)
     b = getattr(heads, f"b_{side}")
     if b is not None:
-        rows[-1] += b[number]
+        rows[:, -1] += b
     if heads.norm_eps is not None:
-        rows = through_head_norm(rows, heads, side, number, model_run.read(head)[0], position)
+        # the parts add up to the whole query or key, whose size the norm divides by
+        rows = rows / norm_divisor(heads, rows.sum(1, keepdim=True))
+        rows = rows * getattr(heads, f"gain_{side}")[:, None]
+    rows = rows[number]
     if heads.turn is None:
         return rows
     return heads.turn(rows, torch.full((len(rows),), position, device=rows.device))
-
-
-def through_head_norm(
-    rows: Float[Tensor, "part d_head"],
-    heads: Heads,
-    side: Side,
-    number: int,
-    read: Float[Tensor, "pos d_model"],
-    position: int,
-) -> Float[Tensor, "part d_head"]:
-    """Shares of a query or key behind the norm of queries or keys, whose divisor is frozen."""
-    plain = {"gain_Q": None, "gain_K": None, "norm_eps": None, "turn": None}
-    without_norm = replace(heads, **plain, positions="absolute")
-    divisors = norm_divisor(heads, without_norm.side(side, read))  # [head or 1, pos, 1]
-    divided = rows / divisors.expand(len(heads), -1, -1)[number, position]
-    return divided * getattr(heads, f"gain_{side}")[number]

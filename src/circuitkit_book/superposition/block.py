@@ -12,13 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from circuitkit.checks import (
-    checked,
-    require_at_least,
-    require_not_negative,
-    require_positive,
-    require_shares,
-)
+from circuitkit.checks import checked, require_at_least, require_not_negative, require_positive
 from circuitkit.heads import allowed_pairs
 
 Gate = Callable[[Tensor], Tensor]
@@ -134,6 +128,13 @@ class Recipe:
 
 
 Recipe.__init__ = checked(Recipe.__init__)
+
+
+def require_shares(**numbers: float | int) -> None:
+    """Raise a `ValueError` if a number is not between 0 and 1."""
+    for name, number in numbers.items():
+        if not 0 <= number <= 1:
+            raise ValueError(f"{name}={number} must be a share, between 0 and 1.")
 
 
 FAST = Recipe(
