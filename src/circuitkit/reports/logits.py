@@ -13,7 +13,7 @@ from circuitkit.bridge import Model, only_permanent_hooks
 from circuitkit.heads import in_full_precision
 from circuitkit.names import parse
 from circuitkit.norms import FrozenNorm
-from circuitkit.parts import in_layer, n_heads, norm_before
+from circuitkit.parts import n_heads, norm_before
 from circuitkit.reading import heads_of
 from circuitkit.reports.rules import LEAST, LEAST_LOGITS, upper_tail
 from circuitkit.residual import unembedding_matrix, writer_matrix
@@ -73,7 +73,7 @@ class Unembedding:
         """Return what a head adds to the logits if it gathers `z`; norms keep their divisors."""
         W_O = in_full_precision(writer_matrix(self.done.model, name))
         logits = z @ (W_O @ self.W)
-        behind_attention = in_layer(parse(name)[0].layer, "ln1_post.hook_scale")
+        behind_attention = f"blocks.{parse(name)[0].layer}.ln1_post.hook_scale"
         if behind_attention in self.done.recording.hook_names:
             logits = logits / self.done.recording[behind_attention]
         return logits if self.norm is None else logits / self.norm.scale
@@ -82,7 +82,7 @@ class Unembedding:
         """Return what a head would add to the logits if it attended to one position, for each."""
         (head,) = parse(name)
         recording = self.done.recording
-        values = in_full_precision(recording[in_layer(head.layer, "attn.hook_v")])
+        values = in_full_precision(recording[f"blocks.{head.layer}.attn.hook_v"])
         d_head = recording.heads_z(head.layer).shape[-1]
         values = values.reshape(*self.done.tokens.shape, -1, d_head)
         # where several heads share their values, there are fewer values than heads
