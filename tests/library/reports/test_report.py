@@ -377,6 +377,20 @@ def test_a_report_on_a_cluster_survives_a_killed_worker(made, tmp_path):
     pd.testing.assert_frame_equal(report.table, made.table, rtol=1e-5)
 
 
+def test_wires_are_tried_into_heads_that_copy_or_exceed_their_control_by_much():
+    scores = [
+        Line("L1H0", "prefix matching", 0.5, control=0.05, named=True),
+        Line("L1H1", "prefix matching", 0.35, control=0.0, named=True),  # less than 0.4
+        Line("L1H2", "first token", 0.9, control=0.1, named=True),
+        Line("L1H3", "duplicate token", 0.9, control=0.1, named=False),
+        Line("L1H0", "previous token", 0.6, control=0.1, named=True),
+        Line("L1H1", "copying", 0.3, control=0.0, named=True),
+        Line("L1H2", "copying", 0.9, control=0.1, named=False),
+    ]
+    readers = document.readers_of_wires(scores)
+    assert readers == {"L1H0": ["prefix matching", "previous token"], "L1H1": []}
+
+
 def test_a_circuit_has_the_named_wires_of_a_head_that_copies():
     scores = [Line("L1H3", "copying", 0.9, named=True), Line("L1H2", "copying", 0.1, named=False)]
     found = [
