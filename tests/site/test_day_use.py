@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from circuitkit import run
 from circuitkit_book.planted import WORDS, circuit_of_the_day
-from tests.support.site import PHONE
+from tests.support.site import DESKTOP, PHONE
 
 # Days of each kind; a test below looks up that they are.
 REDUNDANT, SIMPLE, EMPTY = date(2026, 11, 12), date(2026, 11, 9), date(2026, 11, 21)
@@ -124,6 +124,23 @@ def test_empty_day_is_won_by_the_answer_that_there_is_no_circuit(play):
     assert said.startswith("Square 1 of 6: right, there is no circuit.")
     assert game.result()[:2] == [f"The circuit of the day, {EMPTY}: 1/6", "✅"]
     assert game.opened.accessibility_faults("circuit-day") == []
+
+
+def test_model_of_the_day_opens_in_the_lab(play):
+    planted = circuit_of_the_day(EMPTY)
+    model, tokens = planted.model(), torch.tensor([planted.tokens])
+    game = play(EMPTY, width=DESKTOP)
+    game.press("Answer: no circuit")
+    game.press("Open this model in the lab")
+    expect(game.page.get_by_role("status").first).to_have_text("The lab is open below the result.")
+    shown = game.page.locator(".cl-sum tbody tr:not(.cl-total)").all_inner_texts()
+    values = [row.split()[0::2] for row in shown]
+    direction = model.W_U[:, planted.answer] - model.W_U.mean(1)
+    parts = run(model, tokens).contributions(direction)
+    for name, value in values:
+        assert float(value.replace("−", "-")) == pytest.approx(float(parts[name][0, -1]), abs=0.051)
+    assert len(values) == 9  # the embedding and eight heads
+    assert game.opened.problems == []
 
 
 def test_every_pattern_and_probability_on_the_page_is_that_of_the_model(play):

@@ -123,7 +123,7 @@ def bring_near(app, doctree, docname) -> None:
 
 
 def scripts(app, pagename, templatename, context, doctree) -> None:
-    used = {"start": ["lab", BIRTH], TOY: [TOY], BIRTH: [BIRTH]}
+    used = {"start": ["lab", BIRTH, DAY], TOY: [TOY], BIRTH: [BIRTH]}
     for name, tags in used.items():
         if any(f"<circuit-{tag}" in (context.get("body") or "") for tag in tags):
             app.add_css_file("lab/lab.css")

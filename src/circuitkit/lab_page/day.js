@@ -1,6 +1,7 @@
 /**
  * The circuit of the day: a game on one screen. `puzzle.js` has the rules, and this file what a reader sees and does.
  */
+import { openPlanted } from "./day_lab.js";
 import { h, percent, s } from "./dom.js";
 import { wireName, wordOf } from "./planted.js";
 import { HELD, Puzzle, SQUARES } from "./puzzle.js";
@@ -56,6 +57,8 @@ class CircuitDay extends HTMLElement {
     if (this.live) return;
     this.live = h("p", { class: "cd-status", role: "status" });
     this.picked = { writer: 0, reader: 0, side: "K" };
+    /** @type {Awaited<ReturnType<typeof openPlanted>> | undefined} */
+    this.lab = undefined;
     addEventListener("hashchange", () => location.hash.startsWith("#day-") && this.open());
     addEventListener("resize", () => this.drawWires());
     const style = h("link", { rel: "stylesheet", href: new URL("day.css", here).href });
@@ -67,6 +70,7 @@ class CircuitDay extends HTMLElement {
   open() {
     const asked = location.hash.startsWith("#day-");
     const day = dayOf(location.hash);
+    this.lab?.end();
     this.puzzle = new Puzzle(day || today());
     const { moves } = stored()[this.puzzle.day] ?? {};
     if (Array.isArray(moves)) this.puzzle.replay(moves.map(String));
@@ -242,6 +246,20 @@ class CircuitDay extends HTMLElement {
     }
   }
 
+  /** The lab below the result. @param {HTMLElement} box */
+  async openLab(box) {
+    this.say("The lab is opening …");
+    try {
+      this.lab?.end();
+      this.lab = await openPlanted(await window.circuitLab.need("parts"), this.game, new URL(`#day-${this.game.day}`, location.href).href);
+      box.replaceChildren(this.lab.host);
+      this.say("The lab is open below the result.");
+      this.lab.host.scrollIntoView({ block: "nearest", behavior: "instant" });
+    } catch (error) {
+      this.say(`This did not work: ${error instanceof Error ? error.message : error}. Try again.`);
+    }
+  }
+
   result() {
     const { day, squares, won } = this.game;
     return shared(day, squares, won, new URL(`#day-${day}`, location.href).href);
@@ -363,6 +381,7 @@ class CircuitDay extends HTMLElement {
     const sets = game.answers.slice(0, 6).map((set) => h("li", {}, set.map(wire).join(" and ")));
     const [year, month, day] = game.day.split("-").map(Number);
     const python = ["from datetime import date", "import torch", "import circuitkit as ck", "from circuitkit_book.planted import circuit_of_the_day", "", `day = circuit_of_the_day(date(${year}, ${month}, ${day}))`, "print(day.kind, [sorted(answer) for answer in day.answers()])", `run = ck.run(day.model(), torch.tensor([day.tokens]), without=${JSON.stringify(game.answers[0] ?? [])})`, "print(run.logits[0, -1].softmax(-1))"];
+    const lab = h("div");
     const parts = [
       h("h3", {}, game.won ? "Found" : "What it was"),
       h("p", { class: "cd-verdict" }, this.verdict(), days.length > 1 && ` You have won ${days.filter((one) => one.won).length} of ${days.length} days.`),
@@ -372,6 +391,8 @@ class CircuitDay extends HTMLElement {
       sets.length > 0 && h("div", {}, h("p", {}, "The page has tried all 18,472 sets of up to three cuts. These are enough:"), h("ul", {}, sets), game.answers.length > sets.length && h("p", {}, `and ${game.answers.length - sets.length} more.`)),
       h("p", {}, "Above, every wire now has the width of its effect, and cuts are free: try what you like."),
       h("div", { class: "cd-share" }, text, h("button", { type: "button", click: () => this.copy() }, "Copy the result")),
+      h("p", {}, h("button", { type: "button", click: () => this.openLab(lab) }, "Open this model in the lab"), " There you can switch off heads, write other texts, and see what each head contributes."),
+      lab,
       h("details", {}, h("summary", {}, "The same model in Python"), h("pre", { tabindex: 0, role: "region", "aria-label": "Python" }, h("code", {}, python.join("\n")))),
     ];
     end.append(...parts.filter((part) => part instanceof Node));
