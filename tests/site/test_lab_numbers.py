@@ -210,6 +210,39 @@ def test_effect_of_each_head_and_wire_is_that_of_its_ablation(page, cuts):
         assert effects[name] == pytest.approx(expected, abs=2 * TOLERANCE), name
 
 
+@pytest.mark.parametrize("cuts", [[], ["L0H1->L1H3.K", "L1H2"]], ids=["intact", "cut"])
+def test_failed_repeat_is_explained_by_the_numbers_of_the_library(page, cuts):
+    text = "The cat sat on the mat. The cat sat on the"
+    model = load_model("two-layer")
+    tokens = model.to_tokens(text)
+    run = circuitkit.run(model, tokens, without=cuts)
+    copied = model.to_single_token(" mat")
+    winner = int(run.logits[0, -1].argmax())
+    found = ask(page, "run", request(text, cuts=cuts))["failure"]
+    source = tokens[0].tolist().index(copied)
+    assert (found["token"]["id"], found["winner"]["id"]) == (copied, winner)
+    assert (found["source"], found["same"]) == (source, 5)
+    on = [head for head in HEADS if head not in cuts]
+    weights = {head: float(run.pattern(head)[0, -1, source]) for head in on}
+    assert found["head"] == max(weights, key=weights.get)
+    assert found["weight"] == pytest.approx(weights[found["head"]], abs=1e-5)
+    toward = model.W_U - model.W_U.mean(1, keepdim=True)
+    parts = {name: part[0, -1] for name, part in run.parts().items() if name != "pos"}
+    added = float(parts[found["head"]] @ toward[:, copied])
+    assert found["added"] == pytest.approx(added, abs=TOLERANCE)
+    leads = {name: float(p @ (toward[:, winner] - toward[:, copied])) for name, p in parts.items()}
+    against = {part["name"]: part["value"] for part in found["against"]}
+    assert against == pytest.approx(leads, abs=TOLERANCE)
+    assert list(against.values()) == sorted(against.values(), reverse=True)
+    assert found["lead"] == pytest.approx(sum(leads.values()), abs=TOLERANCE)
+
+
+def test_only_a_repeat_that_is_not_continued_counts_as_a_failure(page):
+    assert ask(page, "run", request())["failure"] is None  # the copied token is on top
+    assert ask(page, "run", request("The house"))["failure"] is None  # nothing repeats
+    assert ask(page, "run", request(cuts=["L0H1->L1H3.K"]))["failure"]["token"]["text"] == "ur"
+
+
 @pytest.mark.parametrize(("model", "head"), [("one-layer", "L0H0"), ("two-layer", "L1H3")])
 def test_words_of_a_head_are_those_of_its_circuits(page, model, head):
     bridge = load_model(model)

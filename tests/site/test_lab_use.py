@@ -1,5 +1,6 @@
 """The lab as a reader uses it: by mouse, by keyboard, on a phone, by a link, and with hostile text."""
 
+import re
 from urllib.parse import urlencode
 
 import pytest
@@ -99,7 +100,8 @@ def test_visitor_of_the_home_page_cuts_the_marked_wire_with_few_clicks(
         picture = lab.page.locator(".cl-poster").bounding_box()
         lab.page.touchscreen.tap(picture["x"] + 30, picture["y"] + picture["height"] - 30)
     lab.wait()
-    expect(lab.page.locator(".cl-try")).to_contain_text("Click the wire marked with scissors")
+    act = "Tap" if phone else "Click"
+    expect(lab.page.locator(".cl-try")).to_contain_text(f"{act} the wire marked with scissors")
     target = lab.page.locator(".cl-circuit .cl-mark").bounding_box()
     assert target["y"] + target["height"] < 800, "the wire to click is below the window"
     assert "ur falls from 94% to 1.1%" in lab.click_wire(WIRE, aside)
@@ -125,6 +127,55 @@ def test_lab_can_be_used_with_the_keyboard_alone(open_lab):
     assert lab.wait().startswith("Position 21, ")
     lab.page.locator("[role=tab][aria-selected=true]").press("ArrowRight")
     expect(lab.page.locator(".cl-score")).to_be_visible()
+
+
+def test_text_that_fails_is_explained_and_leads_to_one_that_works(open_lab):
+    lab = open_lab("#lab:text=The cat sat on the mat. The cat sat on the")
+    lab.wait()
+    why = lab.page.locator(".cl-why")
+    expect(why).to_contain_text("Why not ·mat? The token ·the is also at position 6")
+    expect(why).to_contain_text("L1H3 attends to this ·mat with 24% and raises its logit by 5.0")
+    lab.press("Try a text that works")
+    expect(why).to_have_text("")
+    assert lab.probability("ur") == probability()
+    lab.press("Undo")
+    expect(why).to_contain_text("Why not ·mat?")
+    lab.press("Redo")
+    expect(why).to_have_text("")
+
+
+def test_any_token_can_be_the_answer(open_lab):
+    lab = open_lab()
+    lab.start()
+    field = lab.page.get_by_label("Another token as the answer")
+    field.fill("qqqq")
+    expect(lab.page.locator(".cl-finder [role=status]")).to_have_text("No token contains this.")
+    field.fill("king")
+    field.press("Enter")  # the token itself comes before longer ones
+    assert lab.wait().startswith("Chosen token: the probability of ")
+    chosen = lab.page.locator(".cl-followed button")
+    expect(chosen).to_have_text(re.compile("^·?king$"))
+    lab.press("Undo")
+    expect(chosen).to_have_text("ur")
+
+
+def test_cuts_that_stay_are_named_and_undoing_in_the_text_box_leaves_no_step(open_lab):
+    lab = open_lab()
+    lab.start()
+    lab.press(f"Cut {WIRE}")
+    text = lab.page.get_by_label("Text", exact=True)
+    text.press_sequentially(" and")
+    status = lab.page.locator("circuit-lab .cl-status")
+    expect(status).to_have_text(re.compile(f"^New text: .* {WIRE} is still cut"))
+    text.press("Control+z")
+    expect(text).to_have_value(TEXT)
+    expect(status).to_have_text(re.compile("^New text: the probability of ur"))
+    lab.wait()
+    lab.page.locator(".cl-chip[aria-selected=true]").press("Control+z")
+    expect(lab.page.locator(".cl-wire.cl-cut")).to_have_count(0)
+    assert lab.wait().startswith("Undone (You cut the wire")
+    lab.page.keyboard.press("Control+Shift+z")
+    expect(lab.page.locator(".cl-wire.cl-cut")).to_have_count(1)
 
 
 def test_models_and_checkpoints_can_be_chosen(open_lab):

@@ -118,6 +118,11 @@ export class WorkerEngine {
     return { ...opened, alone: this.alone };
   }
 
+  /** @param {{model: string, query: string}} question @returns {Promise<{found: {id: number, text: string}[], count: number}>} */
+  find(question) {
+    return this.ask("find", question);
+  }
+
   /** @param {Setting & {head: string, source: number}} question @returns {Promise<Score>} */
   score(question) {
     return this.ask("score", question);

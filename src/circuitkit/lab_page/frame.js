@@ -3,6 +3,7 @@
  */
 import { h, s } from "./dom.js";
 import { PRESETS } from "./presets.js";
+import { buildFinder } from "./reasons.js";
 import { MODELS } from "./session.js";
 import { LONGEST, TABS } from "./state.js";
 
@@ -21,6 +22,9 @@ import { LONGEST, TABS } from "./state.js";
  * @property {(tab: string) => void} showTab
  * @property {() => void} edges
  * @property {() => void} back
+ * @property {() => void} again
+ * @property {(query: string) => Promise<{found: {id: number, text: string}[], count: number}>} find
+ * @property {(answer: number) => void} follow  a token as the answer
  * @property {() => void} reset
  * @property {() => void} copyLink
  * @property {(row: number) => void} chooseRow  of the reader's own model
@@ -64,10 +68,11 @@ function buildStrip(acts) {
   const chips = h("div", { class: "cl-chips", role: "listbox", "aria-label": "Tokens: choose the one whose next token is predicted", "aria-orientation": "horizontal", keydown: (/** @type {KeyboardEvent} */ event) => acts.walk(event) });
   const strip = h("div", { class: "cl-strip" }, h("div", { class: "cl-strip-inside" }, above, chips, below));
   strip.addEventListener("scroll", () => acts.edges(), { passive: true });
+  const far = h("button", { type: "button", class: "cl-button cl-far", hidden: true, tabindex: "-1", "aria-hidden": "true", pointerdown: (/** @type {Event} */ event) => event.preventDefault(), click: () => strip.scrollTo({ left: Number(far.dataset.left) }) });
   const looks = h("p", { class: "cl-looks" });
   const reading = h("p", { class: "cl-legend" }, "The arcs show attention, and the purple arcs belong to the chosen head. The bar under each token is the probability that the model gave it.");
-  const tokens = h("div", { class: "cl-tokens" }, strip, looks, reading);
-  return { above, below, chips, strip, looks, reading, tokens };
+  const tokens = h("div", { class: "cl-tokens" }, h("div", { class: "cl-strip-box" }, strip, far), looks, reading);
+  return { above, below, chips, strip, far, looks, reading, tokens };
 }
 
 /** The circuit, and what is said about it. */
@@ -98,18 +103,22 @@ function buildFill(id, acts) {
   return { zero, mean, fillField, fillLegend };
 }
 
-/** The buttons and the list of wires. @param {Acts} acts @param {HTMLElement | false} fillField */
-function buildSide(acts, fillField) {
+/** The buttons and the list of wires. @param {Id} id @param {Acts} acts @param {HTMLElement | false} fillField */
+function buildSide(id, acts, fillField) {
   const guesses = h("div", { class: "cl-next" });
   const live = h("p", { class: "cl-status", role: "status", "aria-live": "polite" });
   const undo = h("button", { type: "button", class: "cl-button", click: () => acts.back() }, "Undo");
-  const restore = h("button", { type: "button", class: "cl-button", click: () => acts.reset() }, "Reset");
+  const redo = h("button", { type: "button", class: "cl-button", click: () => acts.again() }, "Redo");
+  const restore = h("button", { type: "button", class: "cl-button", title: "Connect all wires and switch all heads on; the text stays", click: () => acts.reset() }, "Reset edits");
   const share = h("button", { type: "button", class: "cl-button", click: () => acts.copyLink() }, "Copy a link");
   const link = /** @type {HTMLInputElement} */ (h("input", { type: "text", readonly: true, class: "cl-link", hidden: true, "aria-label": "The link to this finding" }));
   const wireList = h("div", { class: "cl-wire-list" });
-  const actions = h("div", { class: "cl-actions" }, undo, restore, share);
-  const right = h("div", { class: "cl-right" }, guesses, live, actions, link, fillField, wireList);
-  return { guesses, live, undo, restore, share, link, wireList, right };
+  const actions = h("div", { class: "cl-actions" }, undo, redo, restore, share);
+  const why = h("p", { class: "cl-why", role: "status" });
+  const whyNot = h("div", {}, why);
+  const finder = buildFinder(id("find"), "Another token as the answer", acts.find, (token) => acts.follow(token.id));
+  const right = h("div", { class: "cl-right" }, guesses, finder, live, whyNot, actions, link, fillField, wireList);
+  return { guesses, finder, live, why, whyNot, undo, redo, restore, share, link, wireList, right };
 }
 
 /** The panels. @param {Id} id @param {Acts} acts */
@@ -131,7 +140,7 @@ export function buildFrame(id, acts, home) {
   const strip = buildStrip(acts);
   const circuit = buildCircuit();
   const fill = buildFill(id, acts);
-  const side = buildSide(acts, !home && fill.fillField);
+  const side = buildSide(id, acts, !home && fill.fillField);
   const { tabs, panel, panels } = buildPanels(id, acts);
   const hint = h("p", { class: "cl-try" });
   const paper = h("p", { class: "cl-paper" });

@@ -26,6 +26,7 @@
  * @property {Guess[]} guesses  the first five before and the first five after, best first
  * @property {{before: number, after: number}[]} predicted  of each token after the first: its probability
  * @property {{before: Part[], after: Part[]}} parts
+ * @property {(Omit<import("./failure.js").Failure, "winner" | "token"> & {winner: Guess, token: Guess}) | null} [failure]  why a repeat is not continued
  * @property {Float32Array} [logits]  of the run with the cuts, every position
  */
 /** @typedef {{model: string, head: string, token: number, source: number, via?: string, back?: number}} WordsQuestion  `back`: how far the source is, where queries and keys are turned */
@@ -53,6 +54,7 @@
  * @property {(setting: Setting & {from: number, time: number}) => Promise<{found: Record<string, number>, next: number}>} measure  the effects of
  *   heads and wires, cut in addition, beginning with number `from`: as many as the time in milliseconds allows; `next` is 0 after the last
  * @property {(text: string) => Promise<OwnModel>} openFile  the weights of a file of `ck.lab`, in base64
+ * @property {(question: {model: string, query: string}) => Promise<{found: {id: number, text: string}[], count: number}>} find  tokens
  * @property {(question: Setting & {head: string, source: number}) => Promise<Score>} score
  * @property {(question: WordsQuestion) => Promise<Words>} words
  */

@@ -30,6 +30,8 @@ export class Session {
     this.screen = null;
     /** @type {{state: State, said: string | null}[]} the states before this one, each with the message about the step after it */
     this.past = [];
+    /** @type {{state: State, said: string | null}[]} the states that were undone, the last one at the end */
+    this.future = [];
     /** @type {string | null} */
     this.unsaid = null; // of a change that a newer one has overtaken
     /** @type {State | null} */
@@ -58,7 +60,12 @@ export class Session {
     if (toAddress(next) === toAddress(this.state)) return this.update(said);
     if (!joined) {
       this.past.push({ state: this.state, said });
+    } else if (toAddress(next) === this.before()) {
+      // What was typed has been taken back in the text box, so there is nothing left to undo.
+      this.past.pop();
+      this.typing = this.walking = false;
     }
+    this.future = [];
     this.state = next;
     return this.update(said);
   }
@@ -138,12 +145,30 @@ export class Session {
     this.change({ cuts }, said);
   }
 
+  /** The state before the last step, as an address. */
+  before() {
+    const before = this.past[this.past.length - 1];
+    return before && toAddress(before.state);
+  }
+
   back() {
-    const before = this.past.pop();
-    if (!before) return;
     this.hold();
-    this.state = before.state;
-    this.update(before.said ? `Undone (${before.said})` : "Undone");
+    while (this.before() === toAddress(this.state)) this.past.pop(); // a step that would change nothing
+    this.step(this.past, this.future, "Undone");
+  }
+
+  again() {
+    this.hold();
+    this.step(this.future, this.past, "Done again");
+  }
+
+  /** @param {{state: State, said: string | null}[]} from @param {{state: State, said: string | null}[]} to @param {string} done */
+  step(from, to, done) {
+    const one = from.pop();
+    if (!one) return;
+    to.push({ state: this.state, said: one.said });
+    this.state = one.state;
+    this.update(one.said ? `${done} (${one.said})` : done);
   }
 
   /** Choose the token whose next token is predicted. @param {number} at */

@@ -6,14 +6,31 @@ import { arcs, mark, thumbnail, tone, wires } from "./draw.js";
 import { buildFrame } from "./frame.js";
 import { allNames, headName, INPUTS, parseCut } from "./names.js";
 import { guessTable, partsPanel, pythonPanel, scorePanel, word, wordsPanel } from "./panels.js";
+import { PRESETS } from "./presets.js";
 import { pythonFor } from "./python.js";
 import { OWN } from "./session.js";
+import { byHand, reasons } from "./reasons.js";
 import { TABS, toAddress } from "./state.js";
 
 /** @typedef {import("./interface.js").Reply} Reply */
 /** @typedef {import("./session.js").Session} Session */
 
 let count = 0;
+
+/** Where a head looks most. The start token means little, so it only counts where the head looks nowhere else. @param {Float32Array} row */
+function mainSource(row) {
+  const order = Array.from(row.keys()).sort((a, b) => row[b] - row[a]);
+  const besides = order.find((i) => i > 0);
+  return besides !== undefined && row[besides] > 0.1 ? besides : order[0];
+}
+
+/** What stays cut under a new text. @param {string[]} cuts */
+function stillCut(cuts) {
+  if (!cuts.length) return "";
+  const named = cuts.length > 3 ? `${cuts.slice(0, 3).join(", ")} and ${cuts.length - 3} more` : cuts.join(" and ");
+  const gone = cuts.every((name) => name.includes(">")) ? "cut" : cuts.some((name) => name.includes(">")) ? "cut or off" : "off";
+  return ` ${named} ${cuts.length > 1 ? "are" : "is"} still ${gone}.`;
+}
 /** In bytes: 3 million weights of 16 bits in base64, and the scripts. */
 const LARGEST_FILE = 12_000_000;
 
@@ -36,6 +53,8 @@ export class View {
     const watcher = new ResizeObserver(() => this.resized());
     watcher.observe(this.frame.root);
     watcher.observe(this.frame.circuit);
+    // While the lab is in the window of a phone, the arrow to the top of the page does not cover it.
+    new IntersectionObserver(([{ isIntersecting }]) => element.classList.toggle("cl-here", isIntersecting)).observe(this.frame.root);
     if (element.dataset.given === undefined) this.takeFiles();
     this.alone = element.dataset.own !== undefined; // the page is a file with one model
     for (const part of this.alone ? [this.frame.presetRow, this.frame.modelField, this.frame.share] : element.dataset.given !== undefined ? [this.frame.fileField] : []) part.hidden = true;
@@ -67,7 +86,10 @@ export class View {
       showTab: (tab) => session.change({ tab }, null),
       edges: () => this.edges(),
       back: () => session.back(),
-      reset: () => session.change({ cuts: [] }, "Reset"),
+      again: () => session.again(),
+      find: (query) => session.engine.find({ model: session.file(session.state), query }),
+      follow: (answer) => session.change({ answer }, "Chosen token"),
+      reset: () => session.change({ cuts: [] }, "All wires are connected and all heads are on"),
       copyLink: () => this.copyLink(),
       chooseRow: (row) => session.change({ text: session.own?.rows[row].text ?? "", at: -1, answer: -1 }, "New text"),
       openFile: (file) => this.openFile(file),
@@ -83,10 +105,12 @@ export class View {
   /** @param {KeyboardEvent} event */
   key(event) {
     const typing = event.target instanceof HTMLTextAreaElement || (event.target instanceof HTMLInputElement && event.target.type === "text");
-    if ((event.ctrlKey || event.metaKey) && event.key === "z" && !typing) {
-      event.preventDefault();
-      this.session.back();
-    }
+    if (!(event.ctrlKey || event.metaKey) || event.altKey || typing) return;
+    const pressed = event.key.toLowerCase();
+    if (pressed !== "z" && pressed !== "y") return;
+    event.preventDefault();
+    if (pressed === "y" || event.shiftKey) this.session.again();
+    else this.session.back();
   }
 
   /** Arrow keys along the tokens. @param {KeyboardEvent} event */
@@ -223,8 +247,8 @@ export class View {
 
   /** What to do next. @param {import("./presets.js").Preset} preset */
   task(preset) {
-    if (preset.cut && this.session.state.cuts.includes(preset.cut)) return [preset.then];
-    return this.session.marked() ? [mark(), " ", h("b", {}, preset.try)] : [preset.try];
+    if (preset.cut && this.session.state.cuts.includes(preset.cut)) return [byHand(preset.then)];
+    return this.session.marked() ? [mark(), " ", h("b", {}, byHand(preset.try))] : [byHand(preset.try)];
   }
 
   /** What shows the state itself. */
@@ -247,6 +271,7 @@ export class View {
       input.checked = input.value === state.fill;
     }
     this.frame.undo.setAttribute("aria-disabled", String(!this.session.past.length));
+    this.frame.redo.setAttribute("aria-disabled", String(!this.session.future.length));
     this.frame.restore.setAttribute("aria-disabled", String(!state.cuts.length));
     this.frame.link.hidden = true;
     this.frame.tabs.forEach((tab, i) => {
@@ -286,7 +311,7 @@ export class View {
   tell(said, before) {
     const reply = /** @type {Reply} */ (this.session.reply);
     const changed = this.session.state.cuts.length > 0;
-    this.keepFocus(this.frame.guesses, () => this.frame.guesses.replaceChildren(guessTable(reply, changed, (answer) => this.session.change({ answer }, "Chosen token"))));
+    this.keepFocus(this.frame.guesses, () => this.frame.guesses.replaceChildren(guessTable(reply, changed, (answer) => this.acts().follow(answer))));
     const { answer } = reply;
     const called = (/** @type {string} */ text) => (/[\p{L}\p{N}]/u.test(text) ? visible(text) : `“${visible(text)}”`);
     const name = called(answer.text);
@@ -303,7 +328,9 @@ export class View {
     const bytes = byte ? ` The model has no token for one of the characters and reads its bytes, such as ${byte.text}.` : "";
     const empty = reply.tokens.length < 2 ? " The text is empty, so the model reads only its start token." : "";
     const token = said ? "" : `Position ${reply.at}, ${visible(reply.tokens[reply.at].text)}. `;
-    if (said !== null) this.say(`${said ? `${said}: ` : token}${move}${lead}.${cropped}${bytes}${empty}`);
+    const still = said?.startsWith("New text") || said?.startsWith("Training step") ? stillCut(this.session.state.cuts) : "";
+    if (said !== null) this.say(`${said ? `${said}: ` : token}${move}${lead}.${still}${cropped}${bytes}${empty}`);
+    this.whyNot(reply);
     this.session.unsaid = null;
     const { state } = this.session;
     const guesses = reply.guesses.slice(0, 5).map((guess) => `${called(guess.text)} ${percent(guess.after)}`).join(", ");
@@ -319,6 +346,18 @@ export class View {
     this.looked(reply);
   }
 
+  /** Why a repeat is not continued. @param {Reply} reply */
+  whyNot(reply) {
+    const { why, whyNot, presetRow } = this.frame;
+    const made = reasons(reply);
+    why.replaceChildren(...made);
+    whyNot.hidden = !made.length;
+    for (const old of whyNot.querySelectorAll("button")) old.remove();
+    // Without cuts, it is the text that fails; where the lab has its presets, it can show one that does not.
+    if (!made.length || this.session.state.cuts.length || presetRow.hidden || !presetRow.isConnected) return;
+    whyNot.append(h("button", { type: "button", class: "cl-button", click: () => this.session.begin(PRESETS[0]) }, `Try a text that works: ${PRESETS[0].name.toLowerCase()}`));
+  }
+
   /** Where the chosen head looks, in words. @param {Reply} reply */
   looked(reply) {
     const head = parseCut(this.session.state.head);
@@ -329,9 +368,7 @@ export class View {
     const row = this.row(reply, head.layer, head.head);
     const order = Array.from(row.keys()).sort((a, b) => row[b] - row[a]);
     if (this.session.source < 0 || this.session.source > reply.at) {
-      // Attention to the start token means little, so the panel opens with the largest weight elsewhere.
-      const besides = order.find((i) => i > 0);
-      this.session.source = besides !== undefined && row[besides] > 0.1 ? besides : order[0];
+      this.session.source = mainSource(row);
     }
     const seen = order.filter((i) => row[i] >= 0.05).slice(0, 4);
     const out = this.session.state.cuts.includes(this.session.state.head) ? " (switched off)" : "";
@@ -347,7 +384,8 @@ export class View {
   }
 
   /** The tokens, in parts: first the new ones, then their positions. @param {Reply} reply */
-  chipRow({ tokens, at, predicted }) {
+  chipRow(reply) {
+    const { tokens, at, predicted } = reply;
     const { chips, strip } = this.frame;
     const some = 24;
     const draw = (/** @type {number} */ from) => () => {
@@ -365,8 +403,12 @@ export class View {
     const show = () => {
       while (chips.children.length > tokens.length) chips.lastChild?.remove();
       const chosen = /** @type {HTMLElement} */ (chips.children[at]);
-      const [left, right] = [chosen.offsetLeft, chosen.offsetLeft + chosen.offsetWidth];
-      if (left < strip.scrollLeft + 20 || right > strip.scrollLeft + strip.clientWidth - 20) strip.scrollLeft = left - strip.clientWidth / 2;
+      // Both ends of the main arc, if there is room for them.
+      const end = this.mainEnd(reply).left;
+      const right = chosen.offsetLeft + chosen.offsetWidth;
+      const fits = right - end <= strip.clientWidth - 40;
+      const left = fits ? end : chosen.offsetLeft;
+      if (left < strip.scrollLeft + 20 || right > strip.scrollLeft + strip.clientWidth - 20) strip.scrollLeft = fits ? left - 20 : left - strip.clientWidth / 2;
       if (this.focusChip) chosen.focus({ preventScroll: true });
       this.focusChip = false;
     };
@@ -428,11 +470,25 @@ export class View {
     );
   }
 
-  /** Fade the side of the strip on which there are more tokens. */
+  /** The token that the chosen head attends to most, and where it is. @param {Reply} reply */
+  mainEnd(reply) {
+    const head = parseCut(this.session.state.head);
+    const row = head ? this.row(reply, head.layer, head.head) : null;
+    const i = row ? mainSource(row) : reply.at;
+    return { text: reply.tokens[i].text, share: row ? row[i] : 0, left: /** @type {HTMLElement} */ (this.frame.chips.children[i]).offsetLeft };
+  }
+
+  /** Fade the side of the strip on which there are more tokens, and name the other end of the main arc where it is out of sight. */
   edges() {
     const { scrollLeft, clientWidth, scrollWidth } = this.frame.strip;
     this.frame.strip.classList.toggle("cl-more-left", scrollLeft > 4);
     this.frame.strip.classList.toggle("cl-more-right", scrollLeft + clientWidth < scrollWidth - 4);
+    if (!this.ready || this.ready !== this.session.reply) return;
+    const { text, share, left } = this.mainEnd(this.ready);
+    const { far } = this.frame;
+    far.hidden = share < 0.1 || left >= scrollLeft;
+    far.dataset.left = String(left - 20);
+    far.replaceChildren("← ", word(text), ` ${percent(share)}`);
   }
 
   /** Everything that depends on how wide the page is. */

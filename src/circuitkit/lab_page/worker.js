@@ -6,6 +6,7 @@ import { AGREES, compare, readLab } from "./own.js";
 import { buildModel, fromBase64, readTensors, unpacked } from "./weights.js";
 import { forward, logits, softmax } from "./engine.js";
 import { allNames, parseCut } from "./names.js";
+import { failure } from "./failure.js";
 import { Effects, largest, logitParts, lookedFor, meansOf, scoreParts, writtenFor } from "./analysis.js";
 
 /** @typedef {import("./weights.js").Model} Model */
@@ -173,6 +174,7 @@ export class Bench {
     const first = largest(was, 5);
     const chosen = setting.answer >= 0 && setting.answer < model.dVocab ? setting.answer : first[0];
     const listed = [...new Set([...first, ...largest(is, 5)])];
+    const why = failure(model, after.run, at, after.logits.subarray(at * model.dVocab, (at + 1) * model.dVocab));
     const predicted = ids.slice(1).map((id, i) => ({ before: row(before.logits, i)[id], after: row(after.logits, i)[id] }));
     return {
       tokens: ids.map((id) => ({ id, text: reader.show(id) })),
@@ -188,6 +190,7 @@ export class Bench {
         before: logitParts(model, before.run, at, chosen),
         after: logitParts(model, after.run, at, chosen),
       },
+      failure: why && { ...why, winner: guess(why.winner), token: guess(why.token) },
       ...(setting.all ? { logits: after.logits } : {}),
     };
   }
@@ -216,6 +219,19 @@ export class Bench {
       next++;
     }
     return { found, next: next < names.length ? next : 0 };
+  }
+
+  /**
+   * Tokens that contain what is looked for: first those that are it, then those that begin with it.
+   * @param {{model: string, query: string}} question
+   */
+  find({ model: name, query }) {
+    const { model, reader } = this.held(name);
+    const wanted = query.replace(/·/g, " ").toLowerCase();
+    const place = (/** @type {string} */ text) => [text === wanted, text.trimStart() === wanted, text.startsWith(wanted), text.trimStart().startsWith(wanted), true].indexOf(true);
+    const found = Array.from({ length: model.dVocab }, (_, id) => ({ id, text: reader.show(id) })).filter(({ text }) => text.toLowerCase().includes(wanted));
+    found.sort((a, b) => place(a.text.toLowerCase()) - place(b.text.toLowerCase()) || a.text.length - b.text.length || a.id - b.id);
+    return { found: found.slice(0, 8), count: found.length };
   }
 
   /** @param {Setting & {head: string, source: number}} setting */
