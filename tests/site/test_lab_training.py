@@ -17,7 +17,7 @@ from studies import birth_over_share as study
 SMALL = {"dVocab": 20, "dContent": 16, "dPosition": 8, "dHead": 8, "nCtx": 16, "batch": 4}
 NAMES = ("W_Q", "W_K", "W_V", "W_O")
 PROGRAM = """
-import {{ Trainer, trained }} from {module};
+import {{ rateAt, Trainer, trained }} from {module};
 const [recipe, steps, sizes] = {asked};
 const trainer = new Trainer(recipe, sizes ?? undefined);
 const copy = all => all.map(one => Array.from(one));
@@ -30,7 +30,8 @@ for (let i = 0; i < steps; i++) {{
   gradient ??= copy(trainer.gradient);
 }}
 const shapes = [trainer.model.dContent, trainer.model.dHead];
-console.log(JSON.stringify({{before, rows, losses, gradient, shapes, heldOut: trainer.heldOut, measures: trainer.measure(), after: copy(trained(trainer.model))}}));
+const rates = Array.from({{length: 240}}, (_, step) => rateAt(step));
+console.log(JSON.stringify({{rates, before, rows, losses, gradient, shapes, heldOut: trainer.heldOut, measures: trainer.measure(), after: copy(trained(trainer.model))}}));
 """
 
 
@@ -107,6 +108,7 @@ def test_losses_of_100_steps_are_those_of_pytorch():
         torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)
         adam.step()
         assert loss == pytest.approx(ours.item(), abs=1e-3), step
+    assert found["rates"] == pytest.approx([study.rate_at(step) for step in range(study.STEPS)])
     moved = 0.0
     for (name, weight), start in zip(weights.items(), found["before"], strict=True):
         moved = max(moved, float((weight.detach().flatten() - torch.tensor(start)).abs().max()))
