@@ -66,7 +66,7 @@ def born(static: str) -> str:
     """A run of "Born in your tab" as a picture: what a page shows without a script, and on paper."""
     alt = (
         "Curves over 240 training steps, with seed 1: the accuracy, the prefix matching of L1H0 and the previous-token score of L0H0 "
-        "stay low until step 80 and rise steeply around step 110, and the loss falls there. The attention pattern of L0H0 is a "
+        "stay low until step 60 and rise steeply around step 84, and the loss falls there. The attention pattern of L0H0 is a "
         "stripe below the diagonal. That of L1H0 has stripes that lead to the token after each earlier occurrence."
     )
     return f'<figure class="cl-still"><img class="ck-picture dark-light" src="{static}birth.png" alt="{alt}"></figure>'
