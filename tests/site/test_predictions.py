@@ -69,3 +69,18 @@ def test_on_paper_and_without_script_the_answer_can_be_read(open_page, site, pag
     expect(text).to_be_visible()
     plain.locator(".tag_hide-output summary").first.click()
     expect(output).to_be_visible()
+
+
+def test_a_short_answer_is_judged_on_the_page_and_remembered(opened):
+    page = opened.page
+    field = page.locator(".ck-answer").first
+    answer = field.get_by_label("Your answer")
+    answer.fill("L0H1 -> L1H3.K")
+    answer.press("Enter")
+    expect(field.get_by_role("status")).to_contain_text("✗ Not yet. This is the wire that the page")
+    answer.fill('"L0H0->L1H3.K"')
+    answer.press("Enter")
+    expect(field.get_by_role("status")).to_have_text("✓ Right. ")
+    assert opened.accessibility_faults(".ck-answer") == []
+    page.reload()
+    expect(field.get_by_role("status")).to_contain_text("✓ Right.")

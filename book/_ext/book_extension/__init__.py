@@ -5,6 +5,7 @@ from importlib import import_module
 
 MODULES = ["accessible", "offline", "light", "alt_text", "page", "api", "claims", "equations"]
 MODULES += [
+    "answers",
     "predictions",
     "exercises",
     "glossary",

@@ -34,6 +34,8 @@ class Result:
     """The answer that was checked."""
     accepted: Callable[..., Any] | None = None
     """The answer, with float64 copies of its inputs and tensors as its results; None unless it passed."""
+    table: Any = None
+    """What a short answer is compared with, while there is no answer yet; a page of the book makes a field of it."""
 
     def __bool__(self) -> bool:
         return self.passed
