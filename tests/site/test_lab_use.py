@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import expect
 
-from circuitkit import load_model, run
+from circuitkit import circuits, load_model, run
 from tests.support.site import DESKTOP, PHONE
 
 TEXT = "Mr. Dursley had a neighbour who disliked Mr. D"
@@ -176,6 +176,37 @@ def test_cuts_that_stay_are_named_and_undoing_in_the_text_box_leaves_no_step(ope
     assert lab.wait().startswith("Undone (You cut the wire")
     lab.page.keyboard.press("Control+Shift+z")
     expect(lab.page.locator(".cl-wire.cl-cut")).to_have_count(1)
+
+
+def test_head_is_seen_from_near_by_keyboard_and_its_words_are_searched(open_lab):
+    lab = open_lab(width=PHONE)
+    lab.start()
+    card = lab.page.locator(".cl-look", has_text="L1H2")
+    card.press("Enter")
+    dialog = lab.page.get_by_role("dialog", name="Head L1H2")
+    model = load_model("two-layer")
+    pattern = run(model, TEXT).pattern("L1H2")[0]
+    readout = dialog.locator(".cl-readout")
+    places = re.compile(r"position (\d+)\).*position (\d+)\) with ([\d.]+)%")
+    for keys in ([], ["ArrowUp"], ["ArrowLeft", "ArrowLeft"]):
+        for key in keys:
+            lab.page.keyboard.press(key)
+        at, source, share = places.search(readout.inner_text()).groups()
+        assert float(share) == pytest.approx(100 * float(pattern[int(at), int(source)]), abs=0.51)
+    assert int(at) == pattern.shape[0] - 2
+    dialog.get_by_label("Any token").fill("king")
+    lab.page.keyboard.press("Enter")
+    raises = dialog.locator("section", has_text="What to write")
+    expect(raises).to_contain_text("king")
+    name = raises.locator("code").first.inner_text().replace("·", " ")
+    written = circuits.full_ov(model, "L1H2")[model.to_single_token(name)].AB.flatten()
+    best = model.to_str_tokens(written.topk(8).indices)
+    assert [text.replace("·", " ") for text in raises.locator("li code").all_inner_texts()] == best
+    assert lab.opened.accessibility_faults(".cl-dialog") == []
+    assert lab.opened.too_wide() == []
+    lab.page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    expect(card).to_be_focused()
 
 
 def test_models_and_checkpoints_can_be_chosen(open_lab):

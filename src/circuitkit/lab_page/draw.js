@@ -19,12 +19,19 @@ export function tone(value) {
 const MOST_WIRES = 1200;
 const SIDE = 64; // pixels of a small pattern, fewer than the smallest screen gives it
 
+/** Where a head looks most. The start token means little, so it only counts where the head looks nowhere else. @param {Float32Array} row */
+export function mainSource(row) {
+  const order = Array.from(row.keys()).sort((a, b) => row[b] - row[a]);
+  const besides = order.find((i) => i > 0);
+  return besides !== undefined && row[besides] > 0.1 ? besides : order[0];
+}
+
 /**
  * One pattern: row by row where each position looks; the chosen row is framed.
  * @param {HTMLCanvasElement} canvas @param {Float32Array} pattern @param {number} head @param {number} n @param {number} at
+ * @param {number} [side]  in pixels of the picture
  */
-export function thumbnail(canvas, pattern, head, n, at) {
-  const side = Math.min(n, SIDE);
+export function thumbnail(canvas, pattern, head, n, at, side = Math.min(n, SIDE)) {
   if (canvas.width !== side || canvas.height !== side) [canvas.width, canvas.height] = [side, side];
   const brush = canvas.getContext("2d");
   if (!brush) return;

@@ -1,8 +1,9 @@
 /**
  * The lab as a reader sees it: every reply is drawn into the elements of the frame.
  */
+import { openCloseup } from "./closeup.js";
 import { h, percent, signed, thousands, visible } from "./dom.js";
-import { arcs, mark, thumbnail, tone, wires } from "./draw.js";
+import { arcs, mainSource, mark, thumbnail, tone, wires } from "./draw.js";
 import { buildFrame } from "./frame.js";
 import { allNames, headName, INPUTS, parseCut } from "./names.js";
 import { guessTable, partsPanel, pythonPanel, scorePanel, word, wordsPanel } from "./panels.js";
@@ -16,13 +17,6 @@ import { TABS, toAddress } from "./state.js";
 /** @typedef {import("./session.js").Session} Session */
 
 let count = 0;
-
-/** Where a head looks most. The start token means little, so it only counts where the head looks nowhere else. @param {Float32Array} row */
-function mainSource(row) {
-  const order = Array.from(row.keys()).sort((a, b) => row[b] - row[a]);
-  const besides = order.find((i) => i > 0);
-  return besides !== undefined && row[besides] > 0.1 ? besides : order[0];
-}
 
 /** What stays cut under a new text. @param {string[]} cuts */
 function stillCut(cuts) {
@@ -465,7 +459,7 @@ export class View {
     return h(
       "div",
       { class: "cl-card" },
-      h("button", { type: "button", class: "cl-look", click: () => this.session.change({ head: name }, `You chose ${name}`) }, h("span", { class: "cl-name" }, name), h("canvas", { class: "cl-map", "aria-hidden": "true" })),
+      h("button", { type: "button", class: "cl-look", "aria-haspopup": "dialog", click: () => this.closeup(name) }, h("span", { class: "cl-name" }, name), h("canvas", { class: "cl-map", "aria-hidden": "true" })),
       h("button", { type: "button", class: "cl-switch", role: "switch", "aria-label": name, click: () => this.session.toggle(name) }, h("span", { class: "cl-knob", "aria-hidden": "true" }), h("span", { class: "cl-inout", "aria-hidden": "true" }, "on")),
     );
   }
@@ -476,6 +470,12 @@ export class View {
     const row = head ? this.row(reply, head.layer, head.head) : null;
     const i = row ? mainSource(row) : reply.at;
     return { text: reply.tokens[i].text, share: row ? row[i] : 0, left: /** @type {HTMLElement} */ (this.frame.chips.children[i]).offsetLeft };
+  }
+
+  /** Choose a head, and show it from near. @param {string} name */
+  closeup(name) {
+    this.session.change({ head: name }, `You chose ${name}`);
+    openCloseup(this.frame.root, this.session, name, this.id);
   }
 
   /** Fade the side of the strip on which there are more tokens, and name the other end of the main arc where it is out of sight. */
