@@ -1,6 +1,6 @@
 /*
  * Short answers on the page: a field below the cell of a check, with the replies of the check in Python
- * (`circuitkit_book/exercises/short_answers.py`). A right answer is kept on this device.
+ * (`circuitkit_book/exercises/short_answers.py`). The text after an exercise waits for a right answer, which is kept on this device.
  */
 (() => {
   const bytes = (text) => new TextEncoder().encode(text);
@@ -107,19 +107,42 @@
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       if (!input.value.trim()) reply.textContent = "No answer yet.";
-      else if (check())
+      else if (check()) {
+        show(true);
         try {
           localStorage.setItem(key, input.value);
         } catch {
           /* a browser that keeps nothing */
         }
+      }
     });
     form.append(label, input, " ", send);
     box.append(form, reply);
+    // The text after the exercise gives the answer, so it waits for it.
+    const text = [];
+    for (let next = box.nextElementSibling; next && !next.matches("section, .ck-predict"); next = next.nextElementSibling)
+      if (!next.matches(".tag_solution")) text.push(next);
+    const waiting = document.createElement("button");
+    waiting.type = "button";
+    waiting.className = "ck-link";
+    waiting.textContent = "Show the text about the answer";
+    const show = (shown) => {
+      text.forEach((element) => element.classList.toggle("ck-waits", !shown));
+      waiting.hidden = shown;
+    };
+    waiting.addEventListener("click", () => show(true));
+    if (text.length) box.append(waiting);
+    const follow = () => {
+      const target = location.hash && document.getElementById(location.hash.slice(1));
+      if (target && text.some((element) => element.contains(target))) show(true);
+    };
+    addEventListener("hashchange", follow);
     const before = kept(key);
     if (before !== null) {
       input.value = before;
       check();
     }
+    show(before !== null || Boolean(kept("circuitkit:show-all-outputs")));
+    follow();
   });
 })();

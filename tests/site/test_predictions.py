@@ -75,12 +75,15 @@ def test_a_short_answer_is_judged_on_the_page_and_remembered(opened):
     page = opened.page
     field = page.locator(".ck-answer").first
     answer = field.get_by_label("Your answer")
+    text = page.get_by_text("The second wire is").first
+    expect(text).to_be_hidden()
     answer.fill("L0H1 -> L1H3.K")
     answer.press("Enter")
     expect(field.get_by_role("status")).to_contain_text("✗ Not yet. This is the wire that the page")
     answer.fill('"L0H0->L1H3.K"')
     answer.press("Enter")
     expect(field.get_by_role("status")).to_have_text("✓ Right. ")
+    expect(text).to_be_visible()
     assert opened.accessibility_faults(".ck-answer") == []
     page.reload()
     expect(field.get_by_role("status")).to_contain_text("✓ Right.")
