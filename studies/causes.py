@@ -14,7 +14,7 @@ import math
 
 import torch
 
-from circuitkit_book.superposition.block import Recipe
+from circuitkit.superposition.block import Recipe
 from circuitkit_book.superposition_task import SkipTrigramTask, trigram_verdict
 from studies.count_tables.originals import train_originals
 from studies.sharing import write_table

@@ -8,7 +8,7 @@ counts of tokens. Writes `constant_alpha.csv`, one row a run. About ten minutes 
 
 import torch
 
-from circuitkit_book.superposition import GATES, with_gated_layer
+from circuitkit.superposition import GATES, with_gated_layer
 from circuitkit_book.superposition_models import load_original
 from circuitkit_book.superposition_task import trigram_verdict
 from studies.count_tables.tables import train_by_counts

@@ -19,11 +19,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
+from circuitkit.superposition import GATES, WRITES, GatedBlock
+from circuitkit.superposition.block import Recipe
+from circuitkit.superposition.verdict import always_leads, margins_over_others
+from circuitkit.training import fit
 from circuitkit_book.feature_toys import cosine_decay
-from circuitkit_book.superposition import GATES, WRITES, GatedBlock
-from circuitkit_book.superposition.block import Recipe
-from circuitkit_book.superposition.verdict import always_leads, margins_over_others
-from circuitkit_book.training import fit
 from studies.sharing import write_table
 
 N_SIGNALS, N_NOISE, N_CTX, N_SEEDS, N_RUNS = 4, 7, 8, 8, 4

@@ -9,7 +9,7 @@ and `GATES` without its penalty: the gates stay and can be closed, but nothing r
 
 import torch
 
-from circuitkit_book.superposition import GATES, with_gated_layer
+from circuitkit.superposition import GATES, with_gated_layer
 from circuitkit_book.superposition_models import load_original
 from circuitkit_book.superposition_task import trigram_verdict
 from studies.count_tables.tables import train_by_counts

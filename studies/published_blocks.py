@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file
 
 from circuitkit import Heads
+from circuitkit.superposition import GatedBlock, record_layer, with_gated_layer
 from circuitkit_book.claims.gated import completed_by, necessary_heads
-from circuitkit_book.superposition import GatedBlock, record_layer, with_gated_layer
 from circuitkit_book.superposition_models import toy_model
 from circuitkit_book.superposition_task import SkipTrigramTask, post_recipe, trigram_verdict
 from studies.sharing import SIZES, write_table

@@ -9,8 +9,8 @@ run. About a minute on one core.
 
 import torch
 
+from circuitkit.superposition import GATES, with_gated_layer
 from circuitkit_book.claims.gated import FIVE_BY_HAND, published_by_hand
-from circuitkit_book.superposition import GATES, with_gated_layer
 from circuitkit_book.superposition_task import trigram_verdict
 from studies.count_tables.tables import train_by_counts
 from studies.sharing import write_table

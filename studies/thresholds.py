@@ -11,8 +11,8 @@ import math
 
 import torch
 
+from circuitkit.superposition import verdict as judging
 from circuitkit_book.stored_tables import load_results
-from circuitkit_book.superposition import verdict as judging
 from circuitkit_book.superposition_models import load_original
 from circuitkit_book.superposition_task import trigram_verdict
 from studies.sharing import SIZES, write_table

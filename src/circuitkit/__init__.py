@@ -26,7 +26,9 @@ if TYPE_CHECKING:  # what an editor sees
     from circuitkit import reports as reports
     from circuitkit import residual as residual
     from circuitkit import skip_trigrams as skip_trigrams
+    from circuitkit import superposition as superposition
     from circuitkit import tables as tables
+    from circuitkit import training as training
     from circuitkit.ablation import run as run
     from circuitkit.conversion import to_attention_only as to_attention_only
     from circuitkit.effects import attribution as attribution
@@ -58,7 +60,9 @@ MODULES = (
     "reports",
     "residual",
     "skip_trigrams",
+    "superposition",
     "tables",
+    "training",
 )
 # Other public names, and the module of each.
 HOMES = {

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from circuitkit.checks import checked, require_at_least
-from circuitkit_book.training import fit
+from circuitkit.training import fit
 
 __all__ = ["FeatureToys", "cosine_decay", "train_toy_models"]
 

@@ -14,7 +14,7 @@ from circuitkit.checks import checked, require_at_least
 from circuitkit.handmade import bridge_of
 from circuitkit.heads import Heads
 from circuitkit.rows import after_occurrences, earlier_occurrences
-from circuitkit_book.training import fit
+from circuitkit.training import fit
 
 __all__ = ["InductionTraining", "train_induction_model"]
 

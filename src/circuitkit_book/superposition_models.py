@@ -16,7 +16,7 @@ from circuitkit.checks import checked
 from circuitkit.data import stored
 from circuitkit.handmade import bridge_of
 from circuitkit.heads import Heads
-from circuitkit_book.superposition import GATES, GatedBlock, with_gated_layer
+from circuitkit.superposition import GATES, GatedBlock, with_gated_layer
 from circuitkit_book.superposition_task import SkipTrigramTask
 
 __all__ = [

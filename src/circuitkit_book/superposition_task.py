@@ -14,10 +14,10 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from circuitkit.bridge import Model
 from circuitkit.checks import checked, require_at_least
-from circuitkit_book.superposition import GATES, head_verdict, record_layer, train_gated
-from circuitkit_book.superposition.block import Recipe
-from circuitkit_book.superposition.gated_training import GatedRuns, seed_of
-from circuitkit_book.superposition.verdict import (
+from circuitkit.superposition import GATES, head_verdict, record_layer, train_gated
+from circuitkit.superposition.block import Recipe
+from circuitkit.superposition.gated_training import GatedRuns, seed_of
+from circuitkit.superposition.verdict import (
     Verdict,
     always_leads,
     margins_at,
@@ -233,7 +233,7 @@ def train_on_task(
 
     Returns
     -------
-    The blocks with their losses, see `circuitkit_book.superposition.train_gated`.
+    The blocks with their losses, see `circuitkit.superposition.train_gated`.
 
     Notes
     -----
@@ -255,7 +255,7 @@ def train_on_task(
 def trigram_verdict(model: TransformerBridge, form: Form = "odds", *, rows: int = 300) -> Verdict:
     """Which head alone carries which trigram, judged on prompts that are drawn from the task.
 
-    - `"odds"` and `"argmax"` are the criteria of `circuitkit_book.superposition.head_verdict`. For
+    - `"odds"` and `"argmax"` are the criteria of `circuitkit.superposition.head_verdict`. For
       log-odds, the rows with a source are those where counts of tokens prove the completion due.
     - `"post"` is the published form: argmax of the heads' outputs without the residual stream, on
       rows with a source only, from prompts with exactly one trigram. Whether the whole model has

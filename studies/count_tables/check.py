@@ -7,7 +7,7 @@ import time
 
 import torch
 
-from circuitkit_book.superposition import GATES, WRITES
+from circuitkit.superposition import GATES, WRITES
 from circuitkit_book.superposition_models import load_original
 from circuitkit_book.superposition_task import train_on_task
 from studies.count_tables.tables import train_by_counts

@@ -8,11 +8,11 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from circuitkit import Heads
-from circuitkit_book.superposition.block import Recipe
-from circuitkit_book.superposition.gated_training import seed_of
+from circuitkit.superposition.block import Recipe
+from circuitkit.superposition.gated_training import seed_of
+from circuitkit.training import fit
 from circuitkit_book.superposition_models import toy_model
 from circuitkit_book.superposition_task import SkipTrigramTask
-from circuitkit_book.training import fit
 from studies.count_tables.tables import CountBatch, Parameters, count_batch, gathered
 
 SMALLEST = 1e-3

@@ -19,11 +19,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from circuitkit_book.superposition import GatedBlock
-from circuitkit_book.superposition.block import Recipe
-from circuitkit_book.superposition.gated_training import GatedRuns, record_layer, seed_of
+from circuitkit.superposition import GatedBlock
+from circuitkit.superposition.block import Recipe
+from circuitkit.superposition.gated_training import GatedRuns, record_layer, seed_of
+from circuitkit.training import fit
 from circuitkit_book.superposition_task import train_on_task
-from circuitkit_book.training import fit
 
 WIDEST = 160.0
 """Scores of one table row may differ by this much before sums of their exponentials lose keys."""

@@ -9,13 +9,13 @@ import torch
 
 import circuitkit as ck
 from circuitkit import circuits, conversion, residual
+from circuitkit import superposition as sp
 from circuitkit.paths import path_logits, score_decomposition
+from circuitkit.superposition.block import Recipe
+from circuitkit.superposition.gated_training import seed_of
+from circuitkit.superposition.verdict import always_leads
 from circuitkit_book import residual_stream, theorems
-from circuitkit_book import superposition as sp
 from circuitkit_book.omega import omega_mlp, omega_window
-from circuitkit_book.superposition.block import Recipe
-from circuitkit_book.superposition.gated_training import seed_of
-from circuitkit_book.superposition.verdict import always_leads
 from circuitkit_book.superposition_models import load_original
 from circuitkit_book.superposition_task import post_recipe, train_on_task
 from tests.support.latex import sides

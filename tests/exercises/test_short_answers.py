@@ -7,9 +7,9 @@ import torch
 
 import circuitkit as ck
 from circuitkit import models
+from circuitkit import superposition as sp
 from circuitkit.names import parse
 from circuitkit_book import exercises as ex
-from circuitkit_book import superposition as sp
 
 THIRDS, WRITES = torch.full((3,), 1 / 3), torch.tensor([2.0, -1.0])
 GATES = sp.GATES.gate(torch.outer(torch.tensor([0.5, 2, -1]), torch.tensor([1, 0.4])))

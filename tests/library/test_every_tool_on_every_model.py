@@ -18,8 +18,8 @@ import pytest
 import torch
 
 import circuitkit as ck
+from circuitkit import superposition
 from circuitkit.parts import part_names
-from circuitkit_book import superposition
 from circuitkit_book.induction_by_hand import build_induction_model
 from circuitkit_book.path_importance import term_importance
 from circuitkit_book.superposition_models import hand_specified

@@ -16,14 +16,14 @@ from circuitkit import (
     paths,
     residual,
     skip_trigrams,
+    superposition,
 )
 from circuitkit.rows import Repeated
+from circuitkit.superposition.block import FAST
 from circuitkit.tables import Table
-from circuitkit_book import superposition
+from circuitkit.training import fit
 from circuitkit_book.residual_stream import subspace_overlap
 from circuitkit_book.skip_trigram_evidence import count_evidence
-from circuitkit_book.superposition.block import FAST
-from circuitkit_book.training import fit
 from tests.support import tiny_models
 
 SIZES = {"d_model": 12, "d_head": 4, "n_layers": 2, "n_ctx": 16, "n_heads": 3, "d_vocab": 23}

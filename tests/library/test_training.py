@@ -4,8 +4,8 @@ import functools
 
 import torch
 
+from circuitkit.training import fit
 from circuitkit_book.feature_toys import cosine_decay
-from circuitkit_book.training import fit
 
 
 def start(seed=0):

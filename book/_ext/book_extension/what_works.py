@@ -15,8 +15,7 @@ def link(tool: dict) -> str:
     import circuitkit
 
     name, module = tool["name"], tool["module"]
-    home = module if "." in module else f"circuitkit.{module}"
-    home = "circuitkit" if name in circuitkit.__all__ else home
+    home = "circuitkit" if name in circuitkit.__all__ else f"circuitkit.{module}"
     return f"{{py:obj}}`{name} <{home}.{name}>`"
 
 

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
+from circuitkit import superposition as sp
 from circuitkit.heads import Heads, allowed_pairs
 from circuitkit.reading import heads_of
-from circuitkit_book import superposition as sp
 from circuitkit_book import superposition_models as toy
 from circuitkit_book.stored_tables import load_results
 from circuitkit_book.superposition_task import (

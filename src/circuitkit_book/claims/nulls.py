@@ -23,9 +23,9 @@ from typing import Any
 import torch
 
 from circuitkit import circuits, effects, induction, models
+from circuitkit import superposition as sp
 from circuitkit.reading import heads_of
 from circuitkit_book import skip_trigram_bugs
-from circuitkit_book import superposition as sp
 from circuitkit_book import superposition_models as toy
 from circuitkit_book.claims import framework, gated, notes
 from circuitkit_book.claims.shipped import model, repeats, second_pass

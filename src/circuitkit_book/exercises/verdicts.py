@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from circuitkit import induction, models
+from circuitkit import induction, models, superposition
 from circuitkit.bridge import Model
 from circuitkit.rows import repeated_tokens
-from circuitkit_book import superposition
 from circuitkit_book.exercises.checking import Result
 from circuitkit_book.exercises.models_to_try import hooked
 from circuitkit_book.exercises.mysteries import N_HEADS, mystery, require_letter

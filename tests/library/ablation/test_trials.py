@@ -10,7 +10,7 @@ from circuitkit.ablation import run
 from circuitkit.effects import attribution, effect
 from circuitkit.reports import page
 from circuitkit.reports.lines import Line
-from circuitkit_book.superposition import GATES, GatedBlock, with_gated_layer
+from circuitkit.superposition import GATES, GatedBlock, with_gated_layer
 from tests.support import tiny_models
 from tests.support.zoo import SHAPES, converted, make
 

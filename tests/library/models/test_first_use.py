@@ -96,7 +96,7 @@ def test_a_converted_model_passes(name):
 
 
 def test_a_model_with_a_gated_layer_passes():
-    from circuitkit_book.superposition import GATES, GatedBlock, with_gated_layer
+    from circuitkit.superposition import GATES, GatedBlock, with_gated_layer
 
     for name, d_model in (("native-mlp", 12), ("llama", 24)):
         block = GatedBlock(GATES, n_heads=4, d_model=d_model).double()

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from circuitkit_book.superposition import GATES, WRITES, GatedBlock
-from circuitkit_book.superposition.block import Recipe
+from circuitkit.superposition import GATES, WRITES, GatedBlock
+from circuitkit.superposition.block import Recipe
 from circuitkit_book.superposition_task import post_recipe
 
 

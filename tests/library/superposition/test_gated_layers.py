@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import circuitkit as ck
-from circuitkit_book.superposition import (
+from circuitkit.superposition import (
     GATES,
     WRITES,
     GatedBlock,

@@ -8,8 +8,8 @@ import torch
 from safetensors import safe_open
 
 import circuitkit as ck
+from circuitkit.superposition import head_logits
 from circuitkit_book.stored_tables import load_results
-from circuitkit_book.superposition import head_logits
 from circuitkit_book.superposition_models import (
     hand_specified,
     load_original,

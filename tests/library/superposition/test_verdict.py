@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import circuitkit as ck
-from circuitkit_book.superposition import head_logits, head_verdict
-from circuitkit_book.superposition.verdict import (
+from circuitkit.superposition import head_logits, head_verdict
+from circuitkit.superposition.verdict import (
     Margins,
     always_leads,
     extremes,

@@ -15,9 +15,9 @@ from transformer_lens.model_bridge import TransformerBridge
 from circuitkit.bridge import undisturbed
 from circuitkit.checks import checked, require_at_least, to_tokens
 from circuitkit.first_use import require_same_model
-from circuitkit_book.superposition.block import GATES, GatedBlock, Recipe
-from circuitkit_book.superposition.transplant import require_layer
-from circuitkit_book.training import fit
+from circuitkit.superposition.block import GATES, GatedBlock, Recipe
+from circuitkit.superposition.transplant import require_layer
+from circuitkit.training import fit
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -15,7 +15,7 @@ from transformer_lens.model_bridge.sources.native import NativeAttention
 from circuitkit.bridge import copy_model, name_hooks, submodules
 from circuitkit.checks import checked, require_finite
 from circuitkit.heads import allowed_pairs
-from circuitkit_book.superposition.block import GatedBlock
+from circuitkit.superposition.block import GatedBlock
 
 
 class GatedAttention(NativeAttention):
@@ -93,7 +93,7 @@ def with_gated_layer(model: TransformerBridge, layer: int, block: GatedBlock) ->
     Examples
     --------
     >>> import circuitkit as ck
-    >>> from circuitkit_book.superposition import GATES, GatedBlock
+    >>> from circuitkit.superposition import GATES, GatedBlock
     >>> model = ck.load_model("two-layer")
     >>> gated = with_gated_layer(model, 1, GatedBlock(GATES, n_heads=4, d_model=160))
     >>> gated.blocks[1].attn.W_Q.shape

@@ -1,14 +1,14 @@
 """Attention-head superposition: gated blocks, and the verdict on which head carries which rule."""
 
-from circuitkit_book.superposition.block import GATES, WRITES, GatedBlock, Recipe
-from circuitkit_book.superposition.gated_training import (
+from circuitkit.superposition.block import GATES, WRITES, GatedBlock, Recipe
+from circuitkit.superposition.gated_training import (
     GatedRuns,
     LayerRecord,
     record_layer,
     train_gated,
 )
-from circuitkit_book.superposition.transplant import with_gated_layer
-from circuitkit_book.superposition.verdict import Verdict, head_logits, head_verdict
+from circuitkit.superposition.transplant import with_gated_layer
+from circuitkit.superposition.verdict import Verdict, head_logits, head_verdict
 
 __all__ = [
     "GATES",
