@@ -1,8 +1,10 @@
-// How often three ways to play win the circuit of the day: node studies/circuit_of_the_day.mjs 2026-11-28 365
+// How often five ways to play win the circuit of the day: node studies/circuit_of_the_day.mjs 2026-11-28 365
 // Every day is played by the page's own rules (`puzzle.js`). The policies:
 //   random    cuts one of the wires or answers "no circuit", each at most once, all alike; 20 games a day
 //   hedged    cuts five random wires and then answers "no circuit"; 20 games a day
 //   fixed     the five wires that are enough most often on these days, and then "no circuit": chosen with hindsight, without data of the day
+//   fresh     takes the heads of layer 1 that attend from the last token to the answer or to the token after it, strongest first; cuts
+//             their keys and then their values off each head of layer 0 that attends one token back; the last square is for "no circuit"
 //   informed  uses what is on the screen: the text, the patterns and what cuts do to them and to the prediction
 // One line for each policy: the share of days won, by kind of day, and the mean number of squares of won games.
 import { wireName } from "../src/circuitkit/lab_page/planted.js";
@@ -14,10 +16,11 @@ if (!(Number(count) > 0)) throw new Error("give the first day and how many, such
 const GAMES = 20;
 const NONE = "no circuit";
 const WIRES = Array.from({ length: 48 }, (_, i) => wireName(i));
+const HEADS = [0, 1, 2, 3];
 const stream = new Stream("policies");
 
 /** A new game with the model of another game. */
-function fresh(puzzle) {
+function again(puzzle) {
   return Object.assign(Object.create(Puzzle.prototype), puzzle, { cuts: [], squares: [], tried: new Map(), moves: [] });
 }
 
@@ -44,22 +47,33 @@ function share(puzzle, layer, head, i, j) {
   return puzzle.look().patterns[layer][head][i * n + j];
 }
 
-function informed(puzzle) {
+/** Heads of layer 1 that attend from the last token to the answer, or to the token after it, strongest first. */
+function readersOf(puzzle) {
   const { tokens, answer } = puzzle.planted;
   const last = tokens.length - 1;
-  const heads = [0, 1, 2, 3];
-  // Heads of layer 1 that attend from the last token to the answer, or to the token after it.
-  const readers = heads.flatMap((head) => {
+  const readers = HEADS.flatMap((head) => {
     const place = tokens.reduce((most, _, j) => (j > 1 && share(puzzle, 1, head, last, j) > share(puzzle, 1, head, last, most) ? j : most), 1);
     const seen = share(puzzle, 1, head, last, place);
     const side = tokens[place] === answer ? "K" : tokens[place - 1] === answer ? "V" : "";
     return seen > 0.3 && side ? [{ head, place, seen, side }] : [];
   });
-  readers.sort((a, b) => b.seen - a.seen);
+  return readers.sort((a, b) => b.seen - a.seen);
+}
+
+function fresh(puzzle) {
+  for (const { head, place } of readersOf(puzzle))
+    for (const writer of HEADS)
+      for (const side of ["K", "V"])
+        if (share(puzzle, 0, writer, place, place - 1) > 0.5 && puzzle.squares.length < 5 && !puzzle.over) puzzle.cut(`L0H${writer}->L1H${head}.${side}`);
+  while (!puzzle.over) puzzle.claim();
+}
+
+function informed(puzzle) {
+  const last = puzzle.planted.tokens.length - 1;
   const good = new Set(); // writers whose cut has moved the attention of a reader
   const parts = [];
-  for (const { head, place, side } of readers) {
-    const writers = heads.filter((writer) => share(puzzle, 0, writer, place, place - 1) > 0.5);
+  for (const { head, place, side } of readersOf(puzzle)) {
+    const writers = HEADS.filter((writer) => share(puzzle, 0, writer, place, place - 1) > 0.5);
     writers.sort((a, b) => Number(good.has(b)) - Number(good.has(a)));
     for (const name of [...puzzle.cuts]) if (!parts.includes(name)) puzzle.join(name);
     for (const writer of writers) {
@@ -93,9 +107,9 @@ function report(name, games) {
   console.log(`${name.padEnd(9)} ${won(games)}  ${kinds.map((kind) => `${kind} ${won(games.filter(({ planted }) => planted.kind === kind))}`).join(", ")}; squares ${squares.toFixed(1)}`);
 }
 
-for (const [name, policy, times] of [["random", random, GAMES], ["hedged", hedged, GAMES], ["informed", informed, 1]]) {
+for (const [name, policy, times] of [["random", random, GAMES], ["hedged", hedged, GAMES], ["fresh", fresh, 1], ["informed", informed, 1]]) {
   report(name, days.flatMap((day) => Array.from({ length: times }, () => {
-    const game = fresh(day);
+    const game = again(day);
     policy(game);
     return game;
   })));
@@ -103,7 +117,7 @@ for (const [name, policy, times] of [["random", random, GAMES], ["hedged", hedge
 const often = new Map(WIRES.map((name) => [name, days.filter(({ answers }) => answers.some((set) => set.length === 1 && set[0] === name)).length]));
 const fixed = [...[...WIRES].sort((a, b) => often.get(b) - often.get(a)).slice(0, 5), NONE];
 report("fixed", days.map((day) => {
-  const game = fresh(day);
+  const game = again(day);
   play(game, fixed);
   return game;
 }));
