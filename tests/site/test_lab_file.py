@@ -37,12 +37,30 @@ def file(model, tmp_path_factory):
     return ck.lab(model, rows, title=HARM).save(tmp_path_factory.mktemp("lab") / "mine.html")
 
 
-def percent(model, cuts) -> str:
+def percent(model, cuts, logits=None) -> str:
     """The probability of the token that is most probable without cuts."""
     tokens = torch.tensor([ROW])
     token = ck.run(model, tokens).logits[0, -1].argmax()
-    value = 100 * float(ck.run(model, tokens, without=cuts).logits[0, -1].softmax(-1)[token])
+    logits = ck.run(model, tokens, without=cuts).logits[0, -1] if logits is None else logits
+    value = 100 * float(logits.softmax(-1)[token])
     return f"{value:.0f}%" if value >= 9.95 else f"{value:.1f}%"
+
+
+def run_python(page, model) -> dict:
+    """What the lines of Python that the page shows compute, with the model in place of the dots."""
+    page.get_by_role("tab", name="Python").click()
+    code = page.locator(".cl-code").inner_text()
+    names = {"given": model}
+    exec(re.sub(r"model = \.\.\..*", "model = given", code), names)
+    return names
+
+
+DROP = """async ([name, text]) => {
+    const files = new DataTransfer();
+    files.items.add(new File([text], name));
+    for (const kind of ["dragover", "drop"])
+        document.querySelector(".cl-lab").dispatchEvent(new DragEvent(kind, {dataTransfer: files, bubbles: true}));
+}"""
 
 
 @pytest.mark.parametrize(("width", "theme"), [(DESKTOP, "light"), (PHONE, "dark")])
@@ -56,10 +74,15 @@ def test_a_saved_page_opens_from_disk_without_a_request_and_a_wire_is_cut(
     expect(opened.page.locator(".cl-verdict")).to_contain_text("Agrees with PyTorch")
     followed = opened.page.locator(".cl-followed td").nth(1)
     assert followed.inner_text() == percent(model, [])
+    names = run_python(opened.page, model)
+    assert percent(model, [], names["logits"]) == percent(model, [])
+    assert {"parts", "raises", "looks_for"} <= set(names)
     opened.page.get_by_text(re.compile(r"All \d+ wires")).click()
     opened.page.locator(f"[data-key='all {WIRE}']").press("Enter")
     expect(opened.page.locator(".cl-status")).to_contain_text("You cut the wire")
     assert opened.page.locator(".cl-followed td").nth(2).inner_text() == percent(model, [WIRE])
+    names = run_python(opened.page, model)
+    assert percent(model, [], names["logits"]) == percent(model, [WIRE])
     assert opened.page.locator("h1").inner_text() == HARM
     assert [url for url in asked if not url.startswith("blob:")] == []
     assert opened.problems == []
@@ -96,7 +119,7 @@ def test_the_lab_of_the_site_opens_a_file_and_refuses_another(open_page, site, f
     choose.set_input_files(hostile)
     status = page.locator("circuit-lab .cl-status")
     expect(status).to_contain_text("could not be opened: this is no safetensors file")
-    choose.set_input_files(file)
+    page.evaluate(DROP, ["mine.html", file.read_text("utf-8")])
     expect(page.locator(".cl-verdict")).to_contain_text("Agrees with PyTorch")
     expect(page.get_by_label("Model", exact=True).locator("option").last).to_have_text(HARM)
     page.locator(".cl-preset").first.click()

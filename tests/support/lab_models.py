@@ -15,23 +15,25 @@ globalThis.document = {}; // so that the module does not take itself for a worke
 const { readFileSync } = await import("node:fs");
 const { Bench } = await import(process.argv[1]);
 const questions = JSON.parse(readFileSync(0));
-const answers = await Promise.all(questions.map(async ({ weights, asked, effects }) => {
+const answers = await Promise.all(questions.map(async ({ weights, asked, ...others }) => {
   const bench = new Bench();
   try {
     const said = await bench.open({ name: "own", weights });
-    const setting = (one) => ({ model: "own", at: -1, answer: 0, fill: "zero", ...one });
+    const setting = (one) => ({ model: "own", at: -1, answer: 0, fill: "zero", cuts: [], ...one });
     const logits = asked.map((one) => Array.from(bench.run(setting({ ...one, all: true })).logits));
-    return { ...said, logits, effects: effects && bench.effects(setting(effects)) };
+    const answered = Object.entries(others).map(([kind, one]) => [kind, bench[kind](setting(one))]);
+    return { ...said, logits, ...Object.fromEntries(answered) };
   } catch (error) {
     return { error: String(error.message) };
   }
 }));
-process.stdout.write(JSON.stringify(answers));
+process.stdout.write(JSON.stringify(answers, (_, part) => (part?.buffer ? Array.from(part) : part)));
 """
 
 
 def computed_by_the_lab(questions: list[dict]) -> list[dict]:
-    """What the engine of the page answers: of each file, what it says when it opens and the logits for each setting."""
+    """What the engine of the page answers: of each file, what it says when it opens, the logits for each setting in `asked`,
+    and by their names the answers to other questions."""
     node = compute_driver_executable()[0]  # the browser tests bring it
     worker = (SOURCES / "worker.js").as_uri()
     command = [node, "--no-warnings", "--input-type=module", "-e", ASK, worker]

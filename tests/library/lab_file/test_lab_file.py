@@ -73,6 +73,42 @@ def test_logits_of_200_random_models_are_those_of_pytorch(tmp_path):
     assert worst < TOLERANCE
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "neox-parallel"])
+def test_parts_scores_and_effects_of_the_page_are_those_of_the_library(kind):
+    """Norms, biases, rotation and grouped queries; the heads of GPT-NeoX turn a part of each query."""
+    model = zoo.make(kind)
+    tokens, cuts = torch.tensor([[3, 7, 9, 4, 7, 3]]), ["L0H1->L2H3.K", "L1H0"]
+    twin = lab_file.rounded_copy(model, tokens)
+    setting = {"text": "3 7 9 4 7 3", "at": 5, "answer": 8}
+    asked, _ = question(model, tokens, [[]])
+    asked |= {"run": setting, "score": setting | {"head": "L2H3", "source": 2}}
+    (answer,) = lab_models.computed_by_the_lab([asked | {"effects": setting | {"cuts": cuts}}])
+
+    parts = {part["name"]: part["value"] for part in answer["run"]["parts"]["before"]}
+    theirs = ck.why(twin, tokens, 8)
+    theirs = {name: float(theirs[name]) for name in theirs.names}
+    ends = [theirs.pop(name, 0.0) for name in ("norm bias", "unembed bias")]
+    assert parts.pop("bias", 0.0) == pytest.approx(sum(ends), abs=1e-5)
+    assert parts == pytest.approx({name: theirs[name] for name in parts}, abs=1e-5)
+    assert sum(parts.values()) == pytest.approx(sum(theirs.values()), abs=1e-5)
+
+    table = ck.paths.score_decomposition(twin, tokens, "L2H3", dst=5, src=2)
+    names = answer["score"]["names"]
+    rows = torch.tensor([[table[i, j] for j in names] for i in names])
+    assert torch.tensor(answer["score"]["table"]).sub(rows).abs().max() < 1e-5
+    assert float(rows.sum()) == pytest.approx(float(table.values.sum()), abs=1e-5)
+
+    def logit(names) -> float:
+        row = ck.run(twin, tokens, without=names).logits[0, -1]
+        return float(row[8] - row.mean())
+
+    for name in ("L0H2", "L2H1", "L0H0->L2H3.V", "L1H2->L2H0.Q", "L0H0->L1H1.K", *cuts):
+        absent = [cut for cut in cuts if cut != name]
+        expected = logit(absent) - logit([*absent, name])
+        assert answer["effects"][name] == pytest.approx(expected, abs=1e-5), name
+    assert len(answer["effects"]) == 12 + 3 * 3 * 16
+
+
 def saved(page, change=lambda header, body: (header, body)) -> dict:
     """A question about a file, in which something was changed."""
     length = int.from_bytes(page.weights[:8], "little")
