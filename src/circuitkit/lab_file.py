@@ -212,7 +212,7 @@ def require_known_shape(model: TransformerBridge, heads: Sequence[Heads]) -> Non
     """Raise a `ValueError` for what the engine of the page does not compute."""
     require_at_most(LAYERS, len(model.blocks), "layers")
     verdict = verdict_on(model)
-    problems = [verdict.forward, verdict.logits, verdict.reads, verdict.stream, verdict.unembedding]
+    problems = [reason for reason in vars(verdict).values() if isinstance(reason, str)]
     problems += [*verdict.mlps.values(), *verdict.heads.values()]
     if any(factor != 1 for factor in verdict.factors.values()):
         problems.append("it multiplies what its parts write")
@@ -277,7 +277,10 @@ def read(model: TransformerBridge) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors |= {f"{place}.{name}": value for name, value in side_by_side(block.attn, heads)}
         if "mlp" not in submodules(block):
             continue
-        mlp = find_mlp(model, layer)
+        try:
+            mlp = find_mlp(model, layer)
+        except ValueError as problem:
+            raise refused(str(problem)) from None
         activations.add(mlp.activation)
         norms[f"{place}.ln2"] = mlp.norm
         for name in ("in", "gate", "out"):
@@ -380,10 +383,10 @@ class Average(Replacement):
 
 
 def random_rows(model: TransformerBridge) -> list[Int[Tensor, "row pos"]]:
-    """Rows of random tokens, the same each time."""
+    """Two rows of random tokens, the same each time."""
+    shape = 2, 1, min(40, model.cfg.n_ctx)
     generator = torch.Generator().manual_seed(0)
-    n_vocab, lengths = len(model.W_E), [min(n_pos, model.cfg.n_ctx) for n_pos in (24, 40)]
-    return [torch.randint(n_vocab, (1, n_pos), generator=generator) for n_pos in lengths]
+    return list(torch.randint(len(model.W_E), shape, generator=generator))
 
 
 def compared(

@@ -5,6 +5,7 @@ What is checked where stands in `what_works.toml`, which the page "Your own mode
 from inside torch.
 """
 
+import base64
 import functools
 import itertools
 import re
@@ -23,7 +24,7 @@ from circuitkit.parts import part_names
 from circuitkit_book.induction_by_hand import build_induction_model
 from circuitkit_book.path_importance import term_importance
 from circuitkit_book.superposition_models import hand_specified
-from tests.support import slow_tools, zoo
+from tests.support import lab_models, slow_tools, zoo
 from tests.support.slow_tools import place, stands_for
 
 TABLE = tomllib.loads(Path(__file__).with_name("what_works.toml").read_text("utf-8"))
@@ -562,6 +563,17 @@ def check_with_gated_layer(c):
     with torch.no_grad():
         logits = superposition.with_gated_layer(c.model, 0, block)(c.tokens)
     same(logits, c.logits(c.tokens, instead=(0, write)), 10 * c.tolerance)
+
+
+def check_lab(c):
+    page = ck.lab(c.model, c.tokens)
+    asked = [{"text": " ".join(map(str, row.tolist()))} for row in c.tokens]
+    question = {"weights": base64.b64encode(page.weights).decode(), "asked": asked}
+    (answer,) = lab_models.computed_by_the_lab([question])
+    wanted = c.logits(c.tokens)
+    found = torch.tensor(answer["logits"], dtype=torch.float64).view_as(wanted)
+    by_rounding, largest = page.rounding
+    assert float((found - wanted).abs().max()) <= 1.01 * by_rounding + 1e-5 * largest
 
 
 CHECKS = {
