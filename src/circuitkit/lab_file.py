@@ -181,7 +181,7 @@ def lab(
     was, now = (torch.cat([run(one, row).logits[0] for row in rows]) for one in (model, twin))
     rounding = float((was - now).abs().max()), float(now.abs().max())
     shares = why(twin, rows[0], int(now[rows[0].shape[1] - 1].argmax())) if head_names(twin) else {}
-    title = title or str(model.cfg.model_name or type(model.original_model).__name__)
+    title = title or Path(model.cfg.model_name or type(model.original_model).__name__).name
     card |= {"title": title, "rows": [row[0].tolist() for row in rows], "checks": checks}
     card |= tokens_of(model, card["rows"]) | {"rounding": rounding}
     if "bpe" in card and not isinstance(text, Tensor):

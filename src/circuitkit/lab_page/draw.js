@@ -175,10 +175,10 @@ export function wires({ box, wires: svg, cards }, reply, effects, cuts, marked, 
   if (reply.nLayers > 1) {
     /** @type {{name: string, half: number, points: number[][]}[]} */
     const targets = [];
-    // A wire that has not been measured yet is grey. Of very many, only those that matter are drawn.
-    const all = allNames(reply.nLayers, reply.nHeads).filter((name) => name.includes(">"));
-    const names = all.filter((name) => all.length <= MOST_WIRES || cuts.includes(name) || tone(effects[name] ?? 0) !== "none");
-    names.sort((a, b) => Math.abs(effects[a] ?? 0) - Math.abs(effects[b] ?? 0));
+    // A wire that has not been measured yet is grey. Of very many, the strongest are drawn, and those that are cut.
+    const weight = (/** @type {string} */ name) => (cuts.includes(name) ? Infinity : Math.abs(effects[name] ?? 0));
+    const names = allNames(reply.nLayers, reply.nHeads).filter((name) => name.includes(">"));
+    names.sort((a, b) => (weight(a) === weight(b) ? 0 : weight(a) - weight(b))).splice(0, Math.max(0, names.length - MOST_WIRES));
     const places = new Map([...cards].map(([name, card]) => [name, place(box, card)]));
     for (const name of names) {
       const [from, entered] = name.split("->");

@@ -225,18 +225,25 @@ export class Session {
         if (asked !== this.asked) return;
       }
       screen.end(asked);
-      // In a large model the other wires come bit by bit.
-      while (left) {
-        const more = await this.engine.measure({ ...measured, from: left, time: 500 });
-        if (asked !== this.asked) return;
-        Object.assign(this.effects, more.found);
-        left = more.next;
-        screen.more(left);
-      }
+      this.measureMore(asked, measured, left).catch(() => {}); // in a large model
     } catch (error) {
       if (asked !== this.asked) return;
       screen.say(`This did not work: ${error instanceof Error ? error.message : error}`);
       screen.end(asked);
+    }
+  }
+
+  /**
+   * The wires that are not measured yet, bit by bit, while the reader looks at the others.
+   * @param {number} asked @param {import("./interface.js").Setting} setting @param {number} from
+   */
+  async measureMore(asked, setting, from) {
+    while (from) {
+      const more = await this.engine.measure({ ...setting, from, time: 500 });
+      if (asked !== this.asked) return;
+      Object.assign(this.effects, more.found);
+      from = more.next;
+      this.screen?.more(from);
     }
   }
 

@@ -51,7 +51,7 @@ export class View {
     new IntersectionObserver(([{ isIntersecting }]) => element.classList.toggle("cl-here", isIntersecting)).observe(this.frame.root);
     if (element.dataset.given === undefined) this.takeFiles();
     this.alone = element.dataset.own !== undefined; // the page is a file with one model
-    for (const part of this.alone ? [this.frame.presetRow, this.frame.modelField, this.frame.share] : element.dataset.given !== undefined ? [this.frame.fileField] : []) part.hidden = true;
+    for (const part of this.alone ? [this.frame.presetRow, this.frame.modelField] : element.dataset.given !== undefined ? [this.frame.fileField] : []) part.hidden = true;
     /** @type {import("./interface.js").OwnModel | null} */
     this.listed = null; // the model whose rows can be chosen
   }
@@ -231,7 +231,8 @@ export class View {
 
   /** On the page of the lab, the state goes into the address, so that the page itself can be linked. */
   address() {
-    if (this.element.dataset.linked === undefined || !this.session.past.length) return;
+    // A model that the reader has brought is not in a link.
+    if (this.element.dataset.linked === undefined || !this.session.past.length || this.session.state.model === OWN) return;
     try {
       history.replaceState(null, "", toAddress(this.session.state));
     } catch {
@@ -280,6 +281,7 @@ export class View {
     const { model, rowSelect, rowsField, verdict, textLabel, fillLegend, mean } = this.frame;
     rowsField.hidden = !own || own.rows.length < 2;
     verdict.hidden = !own;
+    this.frame.share.hidden = this.alone || own !== null;
     textLabel.textContent = own && !own.types ? "Token ids" : "Text";
     fillLegend.textContent = own ? "In place of a head that is switched off, or of a cut wire, stands" : "A head that is switched off writes";
     const average = own ? "the average output on the texts of the file" : "its average output on held-out text";
@@ -329,7 +331,7 @@ export class View {
     const { state } = this.session;
     const guesses = reply.guesses.slice(0, 5).map((guess) => `${called(guess.text)} ${percent(guess.after)}`).join(", ");
     this.frame.paper.textContent =
-      `The figure shows the circuit at the start. On this page, the model was ${state.model} at step ${thousands(state.step)}, and the text was “${state.text}”` +
+      `The figure shows the circuit at the start. On this page, the model was ${this.session.own && state.model === OWN ? this.session.own.title : `${state.model} at step ${thousands(state.step)}`}, and the text was “${state.text}”` +
       `${state.cuts.length ? `, without ${state.cuts.join(", ")}` : ""}. At position ${reply.at}, ${visible(reply.tokens[reply.at].text)}, the model predicts: ${guesses}.`;
     this.frame.legend.hidden = reply.nLayers < 2;
     this.frame.reading.hidden = reply.nLayers < 1;
@@ -512,7 +514,7 @@ export class View {
   /** Show the effect of a wire while the pointer or the focus is on it. @param {string | null} name */
   point(name) {
     for (const wire of this.frame.svg.querySelectorAll(".cl-wire")) wire.classList.toggle("cl-pointed-at", wire.getAttribute("data-wire") === name);
-    this.frame.pointed.textContent = name ? `${name} adds ${signed(this.session.effects[name] ?? 0)} to the logit. ${this.session.state.cuts.includes(name) ? "Click to reconnect it." : "Click to cut it."}` : "";
+    this.frame.pointed.textContent = name ? `${name in this.session.effects ? `${name} adds ${signed(this.session.effects[name])} to the logit` : `${name} is not measured yet`}. ${this.session.state.cuts.includes(name) ? "Click to reconnect it." : "Click to cut it."}` : "";
   }
 
   /** The wires as buttons: the strongest, those that are cut, and all of them. */
@@ -520,16 +522,17 @@ export class View {
     const reply = /** @type {Reply} */ (this.session.reply);
     const { cuts } = this.session.state;
     const wire = (/** @type {string} */ name) => name.includes(">");
-    const strong = Object.keys(this.session.effects).filter((name) => wire(name) && (Math.abs(this.session.effects[name]) >= 0.25 || cuts.includes(name)));
+    const strong = Object.keys(this.session.effects).filter((name) => wire(name) && (Math.abs(this.session.effects[name]) >= 0.25 || cuts.includes(name) || this.session.state.model === OWN));
     strong.sort((a, b) => Math.abs(this.session.effects[b]) - Math.abs(this.session.effects[a]));
     const shown = strong.filter((name, i) => i < 5 || cuts.includes(name));
     const button = (/** @type {string} */ name, /** @type {string} */ label, /** @type {string} */ kind) => {
       const value = this.session.effects[name] ?? 0;
+      const shown = name in this.session.effects ? signed(value) : "…";
       const made = h(
         "button",
-        { type: "button", class: `cl-cut cl-${tone(value)}`, "aria-pressed": String(cuts.includes(name)), "aria-label": `Cut ${name}, effect ${signed(value)}`, "data-key": `${kind} ${name}`, click: () => this.session.toggle(name), pointerenter: () => this.point(name), pointerleave: () => this.point(null), focus: () => this.point(name), blur: () => this.point(null) },
+        { type: "button", class: `cl-cut cl-${tone(value)}`, "aria-pressed": String(cuts.includes(name)), "aria-label": `Cut ${name}, effect ${shown === "…" ? "not measured yet" : shown}`, "data-key": `${kind} ${name}`, click: () => this.session.toggle(name), pointerenter: () => this.point(name), pointerleave: () => this.point(null), focus: () => this.point(name), blur: () => this.point(null) },
         label && h("span", {}, h("b", { class: `cl-key cl-${name[name.length - 1]}`, "aria-hidden": "true" }, name[name.length - 1]), ` ${label}`),
-        h("b", {}, signed(value)),
+        h("b", {}, shown),
       );
       made.style.setProperty("--share", String(Math.min(1, Math.abs(value) / 10)));
       return made;
