@@ -352,12 +352,16 @@ def tokens_of(model: TransformerBridge, rows: list[list[int]]) -> dict[str, Any]
     if tokenizer is None:
         return {"tokens": [str(number) for number in numbers]}
     known = {"tokens": [tokenizer.decode([min(n, len(tokenizer) - 1)]) for n in numbers]}
-    whole = json.loads(tokenizer.backend_tokenizer.to_str())
-    before, bpe = whole["pre_tokenizer"] or {}, whole["model"]
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    whole = json.loads(backend.to_str() if backend else '{"model": {"type": ""}}')
+    before, bpe = whole.get("pre_tokenizer") or {}, whole["model"]
+    kind = bpe["type"], before.get("type"), whole.get("normalizer")
+    others = "dropout", "byte_fallback", "ignore_merges", "continuing_subword_prefix"
     is_of_the_page = (
-        (bpe["type"], before.get("type"), whole["normalizer"]) == ("BPE", "ByteLevel", None)
-        and before["use_regex"] > before["add_prefix_space"]
-        and not any(bpe[name] for name in ("dropout", "byte_fallback", "ignore_merges"))
+        kind == ("BPE", "ByteLevel", None)
+        and before["use_regex"]
+        and not before["add_prefix_space"]
+        and not any(bpe.get(name) for name in (*others, "end_of_word_suffix"))
     )
     if not is_of_the_page:
         return known

@@ -7,7 +7,9 @@ import json
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
+import transformers
 
 import circuitkit as ck
 from circuitkit import lab_file
@@ -107,6 +109,28 @@ def test_parts_scores_and_effects_of_the_page_are_those_of_the_library(kind):
         expected = logit(absent) - logit([*absent, name])
         assert answer["effects"][name] == pytest.approx(expected, abs=1e-5), name
     assert len(answer["effects"]) == 12 + 3 * 3 * 16
+
+
+def test_texts_are_read_as_the_models_own_tokenizer_reads_them_or_not_at_all():
+    model = ck.load_model("zero-layer")
+    text = "Mr. D <|endoftext|>don't 3.14 é"
+    page = ck.lab(model, ["The house", "Mr. Dorling had"])
+    weights = base64.b64encode(page.weights).decode()
+    ours, *_ = lab_models.computed_by_the_lab(
+        [{"weights": weights, "asked": [], "run": {"text": text}}]
+    )
+    ids = [token["id"] for token in ours["run"]["tokens"]]
+    assert (ours["types"], ids) == (True, model.to_tokens(text)[0].tolist())
+
+    words = {f"w{number}": number for number in range(50)}
+    other = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    )
+    plain = tiny_models.boot(torch.float32, **zoo.NATIVE)
+    plain.tokenizer = other
+    (ours,) = lab_models.computed_by_the_lab([saved(ck.lab(plain, torch.tensor([[3, 7, 9]])))])
+    assert ours["types"] is False
+    assert ours["rows"] == [{"text": "3 7 9", "shown": "w3w7w9"}]
 
 
 def saved(page, change=lambda header, body: (header, body)) -> dict:
