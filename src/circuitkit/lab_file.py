@@ -170,7 +170,9 @@ def lab(
     n_weights = sum(weight.numel() for weight in model.original_model.parameters())
     require_at_most(NUMBERS, n_weights, "weights")
     is_one = isinstance(text, str | Tensor)
-    rows = [row[None] for one in ([text] if is_one else text) for row in to_tokens(model, one)]
+    rows = [
+        row[None].cpu() for one in ([text] if is_one else text) for row in to_tokens(model, one)
+    ]
     require_at_most(TEXTS, len(rows), "texts")
     require_at_most(POSITIONS, max(row.shape[1] for row in rows), "tokens in a text")
     twin = rounded_copy(model, rows[0])
@@ -178,7 +180,7 @@ def lab(
     checks = list(compared(twin, [*rows, *random_rows(twin)][:3], rows))
     for number, check in enumerate(checks):
         tensors[f"check.{number}"] = check.pop("logits")
-    was, now = (torch.cat([run(one, row).logits[0] for row in rows]) for one in (model, twin))
+    was, now = (torch.cat([run(one, row).logits[0].cpu() for row in rows]) for one in (model, twin))
     rounding = float((was - now).abs().max()), float(now.abs().max())
     shares = why(twin, rows[0], int(now[rows[0].shape[1] - 1].argmax())) if head_names(twin) else {}
     title = title or Path(model.cfg.model_name or type(model.original_model).__name__).name
@@ -242,7 +244,7 @@ def require_known_shape(model: TransformerBridge, heads: Sequence[Heads]) -> Non
 
 
 def rounded_copy(model: TransformerBridge, row: Int[Tensor, "row pos"]) -> TransformerBridge:
-    """A copy in float64 whose weights are those that the file holds."""
+    """A copy on the processor, in float64, whose weights are those that the file holds."""
     with own_hooks_only(model):
         twin, plain = copy_model(model), run(model, row).logits
     if not torch.allclose(run(model, row).logits, plain, rtol=1e-3, atol=1e-3):
@@ -252,8 +254,8 @@ def rounded_copy(model: TransformerBridge, row: Int[Tensor, "row pos"]) -> Trans
             weight.copy_(weight.half())
             require_finite(weight, "A weight of this model, rounded to 16 bits,")
     for module in (twin, twin.original_model):
-        nn.Module.to(module, torch.float64)
-    twin.cfg.dtype = torch.float64
+        nn.Module.to(module, "cpu", torch.float64)
+    twin.cfg.dtype, twin.cfg.device = torch.float64, "cpu"
     return twin
 
 

@@ -130,6 +130,7 @@ CALLS = {
     "bridge_of": lambda: {"n_ctx": 8},
     "composition_scores": lambda: {"earlier": model()},
     "why": lambda: {"text": tokens()[:1]},
+    "lab": lambda: {"text": tokens()[:1]},
     "virtual_weights": lambda: {"writer": "L0H0", "reader": "L1H2.K"},
     "fit": trained,
     "signed": lambda: {"values": normal(3)},
