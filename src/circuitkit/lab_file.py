@@ -185,7 +185,7 @@ def lab(
     shares = why(twin, rows[0], int(now[rows[0].shape[1] - 1].argmax())) if head_names(twin) else {}
     title = title or Path(model.cfg.model_name or type(model.original_model).__name__).name
     card |= {"title": title, "rows": [row[0].tolist() for row in rows], "checks": checks}
-    card |= tokens_of(model, card["rows"]) | {"rounding": rounding}
+    card |= tokens_of(model) | {"rounding": rounding}
     if "bpe" in card and not isinstance(text, Tensor):
         card["texts"] = [text] if isinstance(text, str) else list(text)
     require_at_most(NUMBERS, sum(tensor.numel() for tensor in tensors.values()), "weights")
@@ -301,9 +301,12 @@ def read(model: TransformerBridge) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if turn := layers[0].turn:
             planes, angles = turn.planes.tolist(), turn.angles.tolist()
             card["rotary"] = {"gain": turn.gain, "planes": planes, "angles": angles}
-    # a bias of zeros is none
-    kept = {name: value for name, value in tensors.items() if value is not None and value.any()}
-    return {name: stored(value) for name, value in kept.items()}, card
+    there = {name: stored(value) for name, value in tensors.items() if value is not None}
+    for name, value in list(there.items()):
+        # biases or positions of zeros are none
+        if name.split(".")[-1].startswith(("b", "W_pos")) and not value.any():
+            del there[name]
+    return there, card
 
 
 def side_by_side(attention: Any, heads: Heads) -> Iterator[tuple[str, Tensor | None]]:
@@ -347,13 +350,14 @@ def positions_of(model: TransformerBridge, n_ctx: int) -> Float[Tensor, "pos d_m
 # Tokens
 
 
-def tokens_of(model: TransformerBridge, rows: list[list[int]]) -> dict[str, Any]:
+def tokens_of(model: TransformerBridge) -> dict[str, Any]:
     """The text of each token, and the tokenizer itself where the page has the same kind."""
     tokenizer = model.tokenizer
     numbers = range(len(model.W_E))
     if tokenizer is None:
         return {"tokens": [str(number) for number in numbers]}
-    known = {"tokens": [tokenizer.decode([min(n, len(tokenizer) - 1)]) for n in numbers]}
+    n_known = len(tokenizer)
+    known = {"tokens": [tokenizer.decode([n]) if n < n_known else f"<{n}>" for n in numbers]}
     backend = getattr(tokenizer, "backend_tokenizer", None)
     whole = json.loads(backend.to_str() if backend else '{"model": {"type": ""}}')
     before, bpe = whole.get("pre_tokenizer") or {}, whole["model"]

@@ -111,6 +111,17 @@ def test_parts_scores_and_effects_of_the_page_are_those_of_the_library(kind):
     assert len(answer["effects"]) == 12 + 3 * 3 * 16
 
 
+def test_a_matrix_of_zeros_is_not_a_missing_one():
+    model = tiny_models.boot(torch.float32, **zoo.NATIVE, normalization_type="LN")
+    with torch.no_grad():
+        for layer in (0, 1):
+            model.blocks[layer].attn.o.weight.zero_()
+        model.blocks[1].ln1.weight.zero_()
+    tokens = torch.tensor([[3, 7, 9]])
+    (answer,) = lab_models.computed_by_the_lab([saved(ck.lab(model, tokens))])
+    assert "error" not in answer, answer
+
+
 def test_texts_are_read_as_the_models_own_tokenizer_reads_them_or_not_at_all():
     model = ck.load_model("zero-layer")
     text = "Mr. D <|endoftext|>don't 3.14 é"
