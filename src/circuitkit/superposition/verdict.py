@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from circuitkit.bridge import Model, undisturbed
-from circuitkit.checks import checked, to_tokens
+from circuitkit.checks import checked, require_bridge, to_tokens
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,6 +82,7 @@ def head_logits(
 
 def require_sum_over_heads(model: Model) -> None:
     """Raise a `ValueError` unless the logits are a sum over the heads of one layer."""
+    require_bridge(model)
     cfg = model.cfg
     has_norm = getattr(cfg, "normalization_type", None) is not None
     has_cap = getattr(cfg, "output_logits_soft_cap", 0) > 0
