@@ -346,6 +346,7 @@ def head_verdict(
     >>> head_verdict(model, due, answers, control, answers).success
     False
     """
+    require_sum_over_heads(model)
     require_same_answers(model, answers, control_answers)
     due = margins_at(model, tokens, answers)
     control = margins_at(model, control_tokens, control_answers)
