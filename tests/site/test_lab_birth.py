@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from circuitkit.lab_page import bundle
-from tests.support.site import DESKTOP, PHONE
+from tests.support.site import DESKTOP, PHONE, OpenPage
 
 PAGE = "book/born-in-your-tab.html"
 SAVED = "document.querySelector('.cb-left input').ariaValueText.match(/\\d+/)?.[0] >= {}"
@@ -54,14 +54,40 @@ class Birth:
         return intact, cut[0] if cut else intact
 
 
+@pytest.fixture(scope="module")
+def birth(browser, site):
+    """The page at a desk, for the tests that can share it."""
+    opened = OpenPage(browser, f"{site}/{PAGE}", DESKTOP, reduced_motion="reduce")
+    yield Birth(opened)
+    opened.context.close()
+
+
 @pytest.fixture
 def open_birth(open_page, site):
     return lambda link="", **options: Birth(open_page(f"{site}/{PAGE}{link}", **options))
 
 
-def test_wire_carries_the_prediction_after_the_birth_and_nothing_before(open_birth):
-    birth = open_birth(width=DESKTOP)
-    birth.train(until=104)
+def test_stored_runs_are_drawn_at_their_share_and_step(birth):
+    page = birth.page
+    page.wait_for_selector(".cb-stored")
+    places = page.locator(".cb-stored").evaluate_all(DOTS)
+    stored = [(int(percent), step) for percent, steps in bundle.births().items() for step in steps]
+    assert len(places) == len(stored) == 210
+    by_step = {step: y for (_, y), (_, step) in zip(places, stored, strict=True)}
+    never = by_step.pop(None)
+    first, last = min(by_step), max(by_step)
+    pixels = (by_step[first] - by_step[last]) / (last - first)
+    for step, y in by_step.items():
+        assert y == pytest.approx(by_step[first] - (step - first) * pixels, abs=0.11)
+        assert y < never
+    middles = [sum(x for x, _ in places[i : i + 10]) / 10 for i in range(0, 210, 10)]
+    gaps = [b - a for a, b in zip(middles, middles[1:], strict=False)]
+    assert max(gaps) - min(gaps) < 0.2
+    assert min(gaps) > 0
+
+
+def test_wire_carries_the_prediction_after_the_birth_and_nothing_before(birth):
+    birth.train(until=96)
     after, late = birth.shown()
     formed = int(birth.page.locator(".cb-text.cb-prefix").first.text_content().split()[-1])
     assert 60 < formed <= after
@@ -105,25 +131,6 @@ def test_page_can_be_used_on_a_phone_with_the_keyboard_alone(open_birth):
     assert controls.evaluate_all(TOO_LOW) == []
     assert birth.opened.too_wide() == []
     assert birth.opened.problems == []
-
-
-def test_stored_runs_are_drawn_at_their_share_and_step(open_birth):
-    page = open_birth(width=DESKTOP).page
-    page.wait_for_selector(".cb-stored")
-    places = page.locator(".cb-stored").evaluate_all(DOTS)
-    stored = [(int(percent), step) for percent, steps in bundle.births().items() for step in steps]
-    assert len(places) == len(stored) == 210
-    by_step = {step: y for (_, y), (_, step) in zip(places, stored, strict=True)}
-    never = by_step.pop(None)
-    first, last = min(by_step), max(by_step)
-    pixels = (by_step[first] - by_step[last]) / (last - first)
-    for step, y in by_step.items():
-        assert y == pytest.approx(by_step[first] - (step - first) * pixels, abs=0.11)
-        assert y < never
-    middles = [sum(x for x, _ in places[i : i + 10]) / 10 for i in range(0, 210, 10)]
-    gaps = [b - a for a, b in zip(middles, middles[1:], strict=False)]
-    assert max(gaps) - min(gaps) < 0.2
-    assert min(gaps) > 0
 
 
 @pytest.mark.weekly
