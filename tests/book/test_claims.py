@@ -71,8 +71,8 @@ def test_every_row_of_the_register_is_well_formed():
     assert claims.problems(claims.load()) == []
 
 
-SECTIONS = {exercise.section for exercise in exercises.catalogue()}
-SECTIONS |= {claim.chapter for claim in claims.load() if claim.chapter}
+OF_EXERCISES = {exercise.section for exercise in exercises.catalogue()}
+SECTIONS = OF_EXERCISES | {claim.chapter for claim in claims.load() if claim.chapter}
 
 
 @pytest.mark.parametrize("section", sorted(SECTIONS))
@@ -80,6 +80,7 @@ def test_the_section_that_a_claim_or_an_exercise_names_exists(section):
     page, hash_mark, anchor = section.partition("#")
     assert (BOOK / f"{page}.ipynb").is_file(), f"there is no page {page}"
     if not hash_mark:
+        assert section not in OF_EXERCISES, f"write the section after the page: {page}#its-heading"
         return
     cells = json.loads((BOOK / f"{page}.ipynb").read_text("utf-8"))["cells"]
     text = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")

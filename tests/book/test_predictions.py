@@ -13,15 +13,16 @@ CHOICE = """**Predict.** How large is it?
 - below 0.01
 
 <!-- predict
-right: 2
-when: out(r'p = (\\S+)') < 0.01
+value: out(r'p = (\\S+)')
+1: x > 0.6
+2: x < 0.01
 likely: 1
 why: it is one part of many
 -->"""
 NUMBER = """**Predict.** How large is it?
 
 <!-- predict
-number: out(r'p = (\\S+)')
+value: out(r'p = (\\S+)')
 likely: 0.7
 why: it is one part of many
 -->"""
@@ -56,12 +57,25 @@ def test_true_predictions_pass(problems, text):
 @pytest.mark.parametrize(
     ("text", "metadata", "message"),
     [
-        (CHOICE.replace("< 0.01", "> 0.01"), FOLDED, "the stored outputs contradict `when`"),
-        (CHOICE.replace("right: 2", "right: 3"), FOLDED, "two different choices of the 2"),
-        (CHOICE.replace("likely: 1", "likely: 2"), FOLDED, "two different choices of the 2"),
+        (
+            CHOICE.replace("2: x < 0.01", "2: x > 0.01"),
+            FOLDED,
+            "cell 0: x is 0.003, and the conditions of the choices [] hold",
+        ),
+        (
+            CHOICE.replace("1: x > 0.6", "1: x < 0.6"),
+            FOLDED,
+            "the choices ['1', '2'] hold; expected one",
+        ),
+        (
+            CHOICE.replace("1: x > 0.6", "1: x < 0.6").replace("2: x < 0.01", "2: x > 0.6"),
+            FOLDED,
+            "must be a wrong choice; 1 is right",
+        ),
         (CHOICE.replace("p = ", "q = "), FOLDED, "list index out of range"),
-        (CHOICE.replace("why", "because"), FOLDED, "a prediction of a choice has the lines"),
-        (NUMBER.replace("number", "right"), FOLDED, "a prediction of a number has the lines"),
+        (CHOICE.replace("why", "because"), FOLDED, "a prediction with 2 choices has the lines"),
+        (CHOICE.replace("\n<!--", "\nA sentence.\n\n<!--"), FOLDED, "Nothing may lie between"),
+        (NUMBER.replace("value", "number"), FOLDED, "a prediction with 0 choices has the lines"),
         (CHOICE, {}, "no cell after it has the tag hide-output"),
         (CHOICE, {"tags": ["hide-output"]}, "set jupyter.outputs_hidden"),
     ],

@@ -106,7 +106,9 @@ class Names:
         tables = [page for page in pages if text in page.get_text()]
         lines = [
             [entry.get_text().strip() for entry in line.find_all(["th", "td"])]
-            for line in only_one(tables, f"the text {text!r}").find("table").find_all("tr")
+            for line in only_one(tables, f"a table with the text {text!r}")
+            .find("table")
+            .find_all("tr")
         ]
         at = column if isinstance(column, int) else lines[0].index(column)
         rows = [line for line in lines[1:] if line[0] == row]
@@ -147,9 +149,9 @@ SHARED = {"data": data, "ex": ex, "card": card, "cfg": cfg, "claim": claim}
 ARITHMETIC = {"abs": abs, "len": len, "max": max, "min": min, "round": round, "sum": sum}
 
 
-def value(expression: str, names: Names):
-    """What an expression gives for a page."""
-    own = {"out": names.out, "code": names.code, "cell": names.cell}
+def value(expression: str, names: Names, **more):
+    """What an expression gives for a page; `more` has further names that it may use."""
+    own = {"out": names.out, "code": names.code, "cell": names.cell} | more
     return eval(expression, {"__builtins__": {}} | SHARED | ARITHMETIC | own)
 
 

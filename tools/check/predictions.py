@@ -1,6 +1,7 @@
 r"""Predictions that a reader makes before she sees the answer: how a page states them, and whether what it says is true.
 
-A prediction is a paragraph that begins with **Predict.**, a list of choices, and a comment, which no page shows:
+A prediction is a paragraph that begins with **Predict.**, a list of choices, and a comment, which no page shows, in this order and with
+nothing between list and comment:
 
     **Predict.** How likely is `or` without the wire?
 
@@ -9,24 +10,25 @@ A prediction is a paragraph that begins with **Predict.**, a list of choices, an
     - below 0.01
 
     <!-- predict
-    right: 3
-    when: out(r"\n(0\.\d+)\n") < 0.01
+    value: out(r"\n(0\.\d+)\n")
+    1: x > 0.6
+    2: 0.2 < x < 0.4
+    3: x < 0.01
     likely: 2
     why: one wire of 48 looks like a small part of the model
     -->
 
-`when` is true of the stored outputs if the choice `right` is. `likely` is the wrong answer that we expect from a good student, and
-`why` is her reason. A prediction of a number has no list. Instead of `right` and `when` it has `number`, an expression, and `likely`
-is then a number:
+`value` is an expression of `numbers_in_prose`, and `x` stands for what it gives. Each choice has a condition, and exactly one of them
+holds: that choice is right. `likely` is the wrong answer that we expect from a good student, and `why` is her reason. A prediction of
+a number has no list and no conditions, and its `likely` is a number:
 
     <!-- predict
-    number: cell("P(or)", "no wire", 0)
+    value: cell("P(or)", "no wire", 0)
     likely: 0.3
     why: one wire of 48 looks like a small part of the model
     -->
 
-The expressions are those of `numbers_in_prose`. The output that answers has the tag `hide-output`: it is the first one so tagged
-after the comment.
+The output that answers has the tag `hide-output`: it is the first one so tagged after the comment.
 """
 
 import re
@@ -37,7 +39,6 @@ from tools.check import numbers_in_prose as numbers
 
 COMMENT = re.compile(r"<!-- predict\n(.*?)\n-->", re.S)
 CHOICE = re.compile(r"^[-*] ", re.M)
-KEYS = {"choice": {"right", "when", "likely", "why"}, "number": {"number", "likely", "why"}}
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,11 @@ class Prediction:
 
     choices: int
     right: int | None
+    """The choice whose condition holds, counted from 1; None for a number."""
+    number: float | None
+    """What is right if there are no choices."""
     likely: str
     why: str
-    number: float | None = None
-    holds: bool = True
 
 
 def fields(comment: str) -> dict[str, str]:
@@ -61,21 +63,22 @@ def fields(comment: str) -> dict[str, str]:
 def read(comment: str, choices: int, names: numbers.Names) -> Prediction:
     """A prediction from the text between `<!-- predict` and `-->`; the error says what is wrong with it."""
     found = fields(comment)
-    kind = "choice" if choices else "number"
-    if found.keys() != KEYS[kind]:
+    places = [str(place) for place in range(1, choices + 1)]
+    expected = ["value", *places, "likely", "why"]
+    if list(found) != expected:
         raise ValueError(
-            f"a prediction of a {kind} has the lines {sorted(found)}; expected {sorted(KEYS[kind])}"
+            f"a prediction with {choices} choices has the lines {list(found)}; expected {expected}. "
+            "Nothing may lie between the list and the comment."
         )
-    if kind == "number":
-        value = float(numbers.value(found["number"], names))
-        return Prediction(0, None, found["likely"], found["why"], number=value)
-    right, likely = int(found["right"]), int(found["likely"])
-    if not (1 <= right <= choices and 1 <= likely <= choices and right != likely):
-        raise ValueError(
-            f"`right: {right}` and `likely: {likely}` must be two different choices of the {choices}"
-        )
-    holds = bool(numbers.value(found["when"], names))
-    return Prediction(choices, right, str(likely), found["why"], holds=holds)
+    x = numbers.value(found["value"], names)
+    if not choices:
+        return Prediction(0, None, float(x), found["likely"], found["why"])
+    holds = [place for place in places if numbers.value(found[place], names, x=x)]
+    if len(holds) != 1:
+        raise ValueError(f"x is {x}, and the conditions of the choices {holds} hold; expected one")
+    if found["likely"] not in places or found["likely"] == holds[0]:
+        raise ValueError(f"`likely: {found['likely']}` must be a wrong choice; {holds[0]} is right")
+    return Prediction(choices, int(holds[0]), None, found["likely"], found["why"])
 
 
 def predictions(path: Path) -> list[tuple[int, Prediction]]:
@@ -85,7 +88,10 @@ def predictions(path: Path) -> list[tuple[int, Prediction]]:
         text = "".join(cell["source"]) if cell["cell_type"] == "markdown" else ""
         for comment in COMMENT.finditer(text):
             block = text[: comment.start()].rstrip().split("\n\n")[-1]
-            found.append((place, read(comment[1], len(CHOICE.findall(block)), names)))
+            try:
+                found.append((place, read(comment[1], len(CHOICE.findall(block)), names)))
+            except Exception as error:
+                raise ValueError(f"cell {place}: {error}") from error
     return found
 
 
@@ -98,9 +104,7 @@ def problems(path: Path) -> list[str]:
         return [f"{path.name}: {error}"]
     found = []
     ends = [place for place, _ in made[1:]] + [len(cells)]
-    for (place, prediction), end in zip(made, ends, strict=False):
-        if not prediction.holds:
-            found.append(f"{path.name}, cell {place}: the stored outputs contradict `when`")
+    for (place, _), end in zip(made, ends, strict=False):
         hidden = [
             cell["metadata"]
             for cell in cells[place + 1 : end]
