@@ -66,5 +66,29 @@ export const PRESETS = [
     "cut": "",
     "try": "Choose or in the table of next tokens, so that its numbers stay on the page. Then delete the first sentence of the text: what happens to the contribution of L1H3?",
     "then": ""
+  },
+  {
+    "id": "titles",
+    "name": "Mr, Mrs, Lord",
+    "model": "one-layer",
+    "text": "The house belonged to Mr. Dorling. Nobody had seen Mr. D",
+    "head": "L0H1",
+    "tab": "words",
+    "step": 20000,
+    "cut": "",
+    "try": "Replace the last Mr by Mrs, by Miss and by Lord. How does the probability of ash change?",
+    "then": ""
+  },
+  {
+    "id": "before",
+    "name": "Before induction",
+    "model": "two-layer",
+    "text": "kx qof zut wem kx qof zut",
+    "head": "L1H3",
+    "tab": "parts",
+    "step": 4200,
+    "cut": "",
+    "try": "Move the slider of training steps to the right. From which step on does the model predict the second half?",
+    "then": ""
   }
 ];
