@@ -362,11 +362,17 @@ WORDS = {
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_folded_cell_says_what_it_holds_and_a_page_offers_its_own_files(name):
     tags_of = [cell["metadata"].get("tags", []) for cell in cells(name)]
-    wanted = [
-        next(words for tag, words in WORDS.items() if tag in tags)
-        for tags in tags_of
-        if {"hide-input", "hide-cell"} & {*tags} and "remove-cell" not in tags
-    ]
+    wanted = []
+    for tags in tags_of:
+        if "remove-cell" in tags:
+            continue
+        if {"hide-input", "hide-cell"} & {*tags} and "hide-output" not in tags:
+            wanted.append(next(words for tag, words in WORDS.items() if tag in tags))
+        elif (
+            "hide-output" in tags
+        ):  # the answer of a prediction; its picture has a second fold for the code
+            parts = ["source"] * ("hide-input" in tags) + ["output"]
+            wanted += [(f"Show the {part}", f"Hide the {part}") for part in parts]
     shown, hidden = (
         re.findall(rf'<p class="{state} admonition-title">(.*?)</p>', html(name))
         for state in ("collapsed", "expanded")
@@ -608,7 +614,7 @@ def test_the_lab_stands_where_a_page_asks_for_it_and_knows_where_its_own_page_is
                 page = (HTML / name).parent.joinpath(told["data-page"]).resolve()
                 assert page == HTML / "book/born-in-your-tab.html"
         assert found == asked, name
-        assert ("lab/start.js" in html(name)) == any(one not in ("toy", "day") for one in found)
+        assert ("lab/start.js" in html(name)) == any(one != "toy" for one in found)
         for kind in ("toy", "birth", "day"):
             assert (f"lab/{kind}.js" in html(name)) == (kind in found)
 
