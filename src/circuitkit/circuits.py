@@ -183,7 +183,8 @@ def written(model: Model, heads: Heads) -> Float[Tensor, "head d_head d_model"]:
         f"L{math.floor(layer)} {'attn' if layer % 1 == 0 else 'mlp'}" for layer in heads.layers
     ]
     factors = [factor_of(model, kind) for kind in kinds]
-    return heads.W_O * heads.W_O.new_tensor(factors)[:, None, None]
+    factors = torch.tensor(factors, dtype=heads.W_O.dtype, device=heads.W_O.device)
+    return heads.W_O * factors[:, None, None]
 
 
 def factored(head: str | Sequence[str] | Heads, left: Tensor, right: Tensor) -> FactoredMatrix:

@@ -305,8 +305,8 @@ class Heads:
         return self.scores_of(self.side("Q", x), self.side("K", x))
 
     def scores_of(
-        self, query: Float[Tensor, "*batch pos d_head"], key: Float[Tensor, "*batch pos d_head"]
-    ) -> Float[Tensor, "*batch pos pos"]:
+        self, query: Float[Tensor, "*batch dst d_head"], key: Float[Tensor, "*batch src d_head"]
+    ) -> Float[Tensor, "*batch dst src"]:
         """Scores of given queries and keys, before mask and softmax, `[..., dst, src]`."""
         scores = query @ key.mT / self.scale
         return scores if self.cap is None else self.cap * (scores / self.cap).tanh()

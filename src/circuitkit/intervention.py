@@ -192,8 +192,11 @@ class CutRun:
         positional, named = self.arguments[layer]
         # a new cache of earlier keys and values, because the second call would let the old one grow
         # twice; not None, because OLMo 2 in half precision multiplies only what went through a cache
-        is_cache = {key: "past" in key and value is not None for key, value in named.items()}
-        named = {key: type(value)() if is_cache[key] else value for key, value in named.items()}
+        # (transformers 5.24 has renamed it, so it is known by a method)
+        named = {
+            key: type(value)() if hasattr(value, "get_seq_length") else value
+            for key, value in named.items()
+        }
         with only_permanent_hooks(attention):
             for side, chains in zip("qkv", by_side, strict=True):
                 if chains:

@@ -47,11 +47,11 @@ class Subject:
     prompt: tuple[int, ...]
     call: str
 
-    def load(self) -> TransformerBridge:
+    def load(self) -> Model:
         """Return the model."""
         if isinstance(self.model, str):
             return loaded(self.model, self.call)
-        return cast(TransformerBridge, self.model)
+        return self.model
 
     def tokens(self) -> Tensor:
         """Return the prompt as token ids `[1, pos]`."""
@@ -202,7 +202,8 @@ def heads_per_neuron(model: Model) -> tuple[int, ...]:
 def mlps(subject: Subject, k: int) -> list[Line]:
     """Convert every MLP into attention heads, `k` of them for each neuron."""
     model, tokens = subject.load(), subject.tokens()
-    converted = conversion.to_attention_only(model, heads_per_neuron=k)
+    bridge = cast(TransformerBridge, model)  # `report` has checked it
+    converted = conversion.to_attention_only(bridge, heads_per_neuron=k)
     text = f"{k} heads per neuron"
     result = []
     for layer in converted.report.itertuples():
