@@ -45,10 +45,13 @@ export function reasons({ failure, tokens, at }) {
  */
 export function buildFinder(id, label, find, choose) {
   let asked = 0;
+  let shown = 0; // the search whose tokens are listed
+  let entered = false; // Enter was pressed before they came
   const list = h("div", { class: "cl-found", role: "group", "aria-label": "Tokens found" });
   const said = h("p", { class: "cl-number", role: "status" });
   const clear = () => {
-    asked++;
+    shown = ++asked;
+    entered = false;
     input.value = "";
     list.replaceChildren();
     said.textContent = "";
@@ -60,17 +63,20 @@ export function buildFinder(id, label, find, choose) {
   };
   const search = async () => {
     const now = ++asked;
+    entered = false;
     if (!input.value) return clear();
     const { found, count } = await find(input.value);
     if (now !== asked) return;
     list.replaceChildren(...found.map((token) => h("button", { type: "button", class: "cl-button", click: () => take(token) }, word(token.text))));
     said.textContent = !count ? "No token contains this." : count > found.length ? `${count} tokens contain this; the first ${found.length} are listed.` : `${count} ${count === 1 ? "token contains" : "tokens contain"} this.`;
+    shown = now;
+    if (entered) list.querySelector("button")?.click();
   };
   const key = (/** @type {KeyboardEvent} */ event) => {
-    const first = list.querySelector("button");
-    if (event.key === "Enter" && first) first.click();
-    else if (event.key !== "Escape" || !input.value) return;
-    else clear();
+    if (!input.value || (event.key !== "Enter" && event.key !== "Escape")) return;
+    if (event.key === "Escape") clear();
+    else if (shown === asked) list.querySelector("button")?.click();
+    else entered = true;
     event.preventDefault();
     event.stopPropagation();
   };
