@@ -37,6 +37,12 @@ def test_one_neuron_by_hand():
     assert torch.allclose(mlp.literal(x), mlp(x), atol=1e-15)
 
 
+def test_an_error_times_values_of_unknown_size_has_no_bound(draw):
+    gate, value, out = draw(1, 5, 7) / 3, draw(2, 5, 7), draw(3, 7, 5)
+    mlp = neuron_heads(value, out, None, None, gate_sum("silu", 8.0, 16), W_gate=gate)
+    assert bound_of_mlp(out, mlp.terms, torch.full((7,), torch.inf)) == torch.inf
+
+
 @pytest.mark.parametrize("activation", ["sigmoid", "silu", "relu", "gelu"])
 @pytest.mark.parametrize("biases", [True, False])
 def test_gated_mlps_against_the_formula(activation, biases, draw):

@@ -271,3 +271,11 @@ def test_heads_know_their_model():
     same = dataclasses.replace(heads["L1H0"], of="another (1234)")
     with pytest.raises(ValueError, match="belong to different models"):
         ck.stack(heads["L0H0"], same)
+
+
+def test_a_cap_below_one_counts(monkeypatch):
+    """Gemma 2 may have any cap; transformer-lens writes -1 for none."""
+    model = zoo.make("gemma2")
+    for cap, expected in (0.5, 0.5), (5.0, 5.0), (-1.0, None):
+        monkeypatch.setattr(model.cfg, "attn_scores_soft_cap", cap)
+        assert heads_of(model, "L0H1").cap == expected
