@@ -35,8 +35,12 @@
     const found = /^([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*(%?)$/i.exec(text.trim().replaceAll(",", "").replace("−", "-"));
     return found ? Number(found[1]) / (found[2] ? 100 : 1) : NaN;
   };
-  const short = (number) => String(Number(number.toPrecision(2)));
-  const same = (said, number) => Math.abs(said - number) <= 0.1 * Math.abs(number);
+  const short = (number) => String(Number(number.toPrecision(3)));
+  /** A guess is right if it is off by a tenth at most, and a share also if what is missing to 1 is. */
+  const same = (said, number) => {
+    const close = (one, other) => Math.abs(one - other) <= 0.1 * Math.abs(other);
+    return close(said, number) && (number < 0.9 || number > 1 || close(1 - said, 1 - number) || Math.abs(said - number) <= 0.01);
+  };
 
   /** What waits for a prediction: the folded output after it, and the text from there to the next heading or prediction. */
   const answerOf = (box) => {

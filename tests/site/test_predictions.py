@@ -87,3 +87,27 @@ def test_a_short_answer_is_judged_on_the_page_and_remembered(opened):
     assert opened.accessibility_faults(".ck-answer") == []
     page.reload()
     expect(field.get_by_role("status")).to_contain_text("✓ Right.")
+
+
+def test_a_number_is_compared_in_the_form_in_which_it_was_given(open_page, site):
+    """The page stores 99.32% for the share of equal first choices."""
+    opened = open_page(f"{site}/book/4-mlps-as-heads/trained-models.html")
+    box = opened.page.locator(".ck-predict").first
+    reply, guess = box.get_by_role("status"), box.locator("input")
+    for said, told in {
+        "many": "Write a number, for example 0.3 or 30%.",
+        "90%": "✗ You said 90%. The answer is 99.3%.",
+        "0.95": "✗ You said 0.95. The answer is 0.993.",
+        "99 %": "✓ You said 99 %, which is right.",
+    }.items():
+        guess.fill(said)
+        guess.press("Enter")
+        expect(reply).to_have_text(told)
+
+
+def test_predictions_of_one_page_say_nothing_about_another(page, site):
+    parts(page)[0].get_by_role("button", name="about 30%").click()
+    page.goto(f"{site}/book/1-residual-stream/stream-is-a-sum.html")
+    box = page.locator(".ck-predict").first
+    expect(box.get_by_text("waits for your prediction")).to_be_visible()
+    expect(box.locator("[aria-pressed=true]")).to_have_count(0)

@@ -14,6 +14,7 @@ import joblib
 import pandas as pd
 import pytest
 import torch
+from bs4 import BeautifulSoup
 
 import circuitkit as ck
 from circuitkit.__main__ import main
@@ -213,6 +214,21 @@ def test_mlps_as_heads_err_by_no_more_than_promised(of_mlps):
     promises = table[table["measure"] == "promised error"]
     assert len(errors) == len(promises) == 8
     assert (errors["value"].to_numpy() <= promises["value"].to_numpy()).all()
+
+
+def test_the_page_gives_the_largest_error_of_any_layer():
+    """Two layers of one conversion, the second with twice the error of the first."""
+    shown = ("measured error", "promised error", "KL to the original", "same first choice")
+    values = {name: [0.125, 0.25] if "error" in name else [0.375] for name in shown}
+    lines = [
+        Line(f"L{layer} MLP", name, value, text="2 heads per neuron")
+        for name, some in values.items()
+        for layer, value in enumerate(some)
+    ]
+    subject = measures.Subject("zero-layer", (0, 1), "")
+    written = page.page_of("title", {"mlps 2": lines}, {}, {}, subject)
+    row = BeautifulSoup(written, "html.parser").select_one("#mlps tbody tr")
+    assert [cell.text for cell in row.find_all("td")] == ["0.25", "0.25", "0.375", "0.375"]
 
 
 def test_the_table_on_disk_is_the_table_of_the_report(made, folder):
