@@ -180,7 +180,13 @@ def test_the_page_counts_what_was_tried_and_named(made):
 
 def test_rows_of_the_pictures_are_layers_and_destinations(monkeypatch):
     drawn = []
-    monkeypatch.setattr(page.figures, "picture", lambda fig, alt: drawn.append(fig))
+    picture = page.figures.picture
+
+    def noted(fig, alt):
+        drawn.append(fig)
+        return picture(fig, alt=alt)
+
+    monkeypatch.setattr(page.figures, "picture", noted)
     page.score_picture(
         [Line(f"L{k}H{h}", "copying", k / 2 + h / 10) for k in range(2) for h in range(3)]
     )
