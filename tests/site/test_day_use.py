@@ -9,7 +9,7 @@ import torch
 from playwright.sync_api import expect
 
 from circuitkit import run
-from circuitkit_book.planted import WORDS, circuit_of_the_day
+from circuitkit_book.planted import WIRES, WORDS, circuit_of_the_day, cut_sets, leads
 from tests.support.site import DESKTOP, PHONE
 
 # Days of each kind; a test below looks up that they are.
@@ -112,6 +112,13 @@ def test_lost_day_shows_the_circuit_and_survives_a_reload(play):
     assert game.result()[:2] == [f"The circuit of the day, {SIMPLE}: X/6", "⬜⬜⬜⬜❌❌"]
     shown = game.page.locator(".cd-end").inner_text()
     assert f"{wire[:4]} → {wire[-1]} of {wire[6:10]}" in shown
+    wide = "all => all.map(one => [one.dataset.wire, Number(one.getAttribute('stroke-width'))])"
+    drawn = dict(game.page.locator("path[data-wire]").evaluate_all(wide))
+    without = dict(zip(cut_sets()[0], leads(planted), strict=True))
+    assert set(drawn) == set(WIRES)
+    for i, name in enumerate(WIRES):
+        width = min(max(2 * abs(without[()] - without[i,]), 0.7), 11)
+        assert drawn[name] == pytest.approx(width, abs=0.051), name
     with redirect_stdout(io.StringIO()) as printed:
         exec(game.page.locator(".cd-end code").text_content(), {})
     assert printed.getvalue().startswith(f"simple [['{wire}']]\ntensor(")
