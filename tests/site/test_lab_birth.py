@@ -95,8 +95,11 @@ def test_wire_carries_the_prediction_after_the_birth_and_nothing_before(birth):
     start, early = birth.shown()
     assert start == 0
     assert max(early[12:]) < 0.1
-    assert sum(late[12:]) / len(late[12:]) > 0.5, "the letters that come again are predicted"
+    mean = sum(late[12:]) / len(late[12:])
+    assert mean > 0.5, "the letters that come again are predicted"
     birth.page.get_by_label("Saved step").press("End")
+    told = birth.page.get_by_text("on average for the letters that come again").inner_text()
+    assert int(re.search(r"(\d+)% on average", told)[1]) == pytest.approx(100 * mean, abs=0.551)
     birth.button(f"Open step {after} in the lab").click()
     birth.lab()
     assert birth.in_lab()[0] == pytest.approx(late[15], abs=0.006), "the lab has other weights"
@@ -125,6 +128,9 @@ def test_page_can_be_used_on_a_phone_with_the_keyboard_alone(open_birth):
     slider.press("Home")
     slider.press("ArrowRight")
     expect(slider).to_have_attribute("aria-valuetext", "step 4")
+    seed = page.get_by_label("seed", exact=True)
+    seed.fill("8")  # of the next run
+    seed.press("Tab")
     birth.button("Copy a link").press("Enter")
     assert page.locator(".cb-link").input_value().endswith(f"{PAGE}{link}&step=4")
     controls = page.locator("circuit-birth :is(button, label, input[type=range])")
