@@ -286,6 +286,12 @@ def test_python_of_the_lab_computes_the_numbers_shown(open_lab, fill, cuts):
     for row in lab.page.locator(".cl-sum tbody tr").all():
         name, *_, value = row.locator("th, td").all_inner_texts()
         assert float(value.replace("−", "-")) == pytest.approx(theirs[name], abs=0.06), name
+    lab.show("score")
+    heading, *rows = lab.page.locator(".cl-score tr").all_inner_texts()
+    assert heading.split() == names["names"]
+    for row, values in zip(rows, names["score"], strict=True):
+        shown = [float(text.replace("−", "-")) for text in row.split()[1:]]
+        assert shown == pytest.approx(values.tolist(), abs=0.051), row
 
 
 def test_missing_weights_are_reported(open_lab):

@@ -35,7 +35,8 @@ SESSION = """async () => {
     const note = () => log.push({...session.state, said: said.at(-1), past: session.past.length});
     const steps_of_reader = [
         () => session.toggle("L0H1->L1H3.K"), () => session.toggle("L0H2"), () => session.toggle("L0H1->L1H3.K"),
-        () => session.change({fill: "mean"}, "Mean"), () => session.choose(1), () => session.choose(2),
+        () => session.change({fill: "mean"}, "Mean"), () => session.change({answer: 6}, "Chosen token"),
+        () => session.choose(1), () => session.choose(2),
         () => { session.typed("ab"); session.typed("abcd"); return wait(200); },
         () => session.change({answer: 5}, "Chosen token"), () => { session.slide(session.stepAt(0)); return wait(150); },
         () => session.chooseModel("one-layer"), () => session.change({cuts: []}, "Reset"),
@@ -127,16 +128,17 @@ def test_a_session_remembers_and_undoes_each_step(page):
     assert log[0]["said"] == "You cut the wire from L0H1 to the keys of L1H3"
     assert log[1]["said"] == "L0H2 is off"
     assert log[2]["said"] == "You reconnected the wire from L0H1 to the keys of L1H3"
-    assert (log[5]["at"], log[5]["past"]) == (2, log[4]["past"]), "a walk is one step"
-    assert (log[6]["text"], log[6]["at"], log[6]["past"]) == ("abcd", -1, log[5]["past"] + 1)
-    assert (log[8]["step"], log[8]["answer"]) == (0, 5)
-    assert (log[9]["model"], log[9]["cuts"], log[9]["answer"]) == ("one-layer", [], -1)
+    assert (log[4]["answer"], log[5]["answer"]) == (6, -1), "another position has its own answer"
+    assert (log[6]["at"], log[6]["past"]) == (2, log[5]["past"]), "a walk is one step"
+    assert (log[7]["text"], log[7]["at"], log[7]["past"]) == ("abcd", -1, log[6]["past"] + 1)
+    assert (log[9]["step"], log[9]["answer"]) == (0, 5)
+    assert (log[10]["model"], log[10]["cuts"], log[10]["answer"]) == ("one-layer", [], -1)
     fields = list(start)
-    undone = [{name: entry[name] for name in fields} for entry in log[11:]]
-    changed = [start, log[0], log[1], log[2], log[3], log[5], log[6], log[7], log[8]]
+    undone = [{name: entry[name] for name in fields} for entry in log[12:]]
+    changed = [start, *log[:5], *log[6:10]]
     expected = [{name: entry[name] for name in fields} for entry in reversed(changed)]
     assert undone == expected
-    assert log[11]["said"] == "Undone (The model with one layer of four heads)"
+    assert log[12]["said"] == "Undone (The model with one layer of four heads)"
     assert found["file"] == "two-layer"
     files = {setting["model"] for setting in found["asked"]}
     assert files == {"two-layer", "two-layer-step00000", "one-layer"}

@@ -111,6 +111,17 @@ def test_parts_scores_and_effects_of_the_page_are_those_of_the_library(kind):
     assert len(answer["effects"]) == 12 + 3 * 3 * 16
 
 
+def test_what_heads_add_is_about_the_first_text():
+    model = tiny_models.boot(torch.float32, **zoo.NATIVE)
+    one, other = torch.tensor([[3, 7, 9, 4]]), torch.tensor([[8, 2, 5, 6]])
+    alone, last = ck.lab(model, one).heads, ck.lab(model, other).heads
+    predicted = [int(ck.run(model, row).logits[0, -1].argmax()) for row in (one, other)]
+    assert len(set(predicted)) == 2
+    assert ck.lab(model, torch.cat([one, other])).heads == alone != last
+    theirs = ck.why(lab_file.rounded_copy(model, one), one, predicted[0])
+    assert alone == pytest.approx({name: float(theirs[name]) for name in alone}, abs=1e-6)
+
+
 def test_a_matrix_of_zeros_is_not_a_missing_one():
     model = tiny_models.boot(torch.float32, **zoo.NATIVE, normalization_type="LN")
     with torch.no_grad():
