@@ -6,7 +6,7 @@
  * reads the stream does not change. So does `run` of the library.
  */
 
-import { INPUTS, parseCut } from "./names.js";
+import { parseCut } from "./names.js";
 
 /** @typedef {import("./weights.js").Model} Model */
 /** @typedef {import("./weights.js").Norm} Norm */
@@ -311,6 +311,7 @@ export function forward(model, ids, without = { cuts: [], means: null }) {
   const plan = planOf(without);
   /** @type {LayerRun[]} */
   const layers = [];
+  /** @type {Float64Array} */
   let all = start;
   for (let layer = 0; layer < model.nLayers; layer++) {
     const { done, stream } = pass(model, layers, all, n, plan);

@@ -1,14 +1,14 @@
 /**
  * Under the predictions: why a repeat is not continued, and the search for any token.
  */
-import { h, percent, signed, visible } from "./dom.js";
+import { h, percent, signed } from "./dom.js";
 import { word } from "./panels.js";
 
 /** @typedef {import("./interface.js").Reply} Reply */
 
 const SOME = 0.1; // less attention is not worth a claim
 
-/** Whether a reader would expect the repeat to go on: a comma or an `a` alone is no repeat. @param {import("./failure.js").Failure} why @param {string} text */
+/** Whether a reader would expect the repeat to go on: a comma or an `a` alone is no repeat. @param {{same: number}} why @param {string} text */
 function isRepeat({ same }, text) {
   return same > 1 || /[\p{L}\p{N}]{2}/u.test(text);
 }
