@@ -115,6 +115,17 @@ def keeping_patterns(model: Model, patterns: dict[int, Tensor]) -> Iterator[None
         yield
 
 
+def attention_seen(model: Model, seen: Mapping[str, Tensor]) -> dict[int, tuple[Tensor, Tensor]]:
+    """By layer, what its heads have read in a run, and their patterns, where both are shown."""
+    found = {}
+    for layer in range(len(model.blocks)):
+        here = LayerSeen(model, layer, seen)
+        read, pattern = here.at("attn.hook_in"), here.at("attn.hook_pattern")
+        if read is not None and pattern is not None and pattern.ndim == 4:
+            found[layer] = read, pattern
+    return found
+
+
 def excess_of_logits(logits: Tensor, right: Tensor) -> float:
     """By how much log-probabilities differ beyond rounding errors; 0 if they do not."""
     excess = float((logits.float().log_softmax(-1) - right).abs().max())
@@ -283,6 +294,11 @@ class LayerSeen:
         """Why the layer does not add what its parts write, or ""."""
         if self.at("hook_in") is not None and f"again blocks.{self.layer}.hook_in" in self.seen:
             return "it is called more than once"
+        if self.model.cfg.parallel_attn_mlp and not norms_close_layers(self.model):
+            middle = self.at("ln2.hook_in")
+            middle = None if middle is None else middle.view_as(self.begin)
+            if middle is not None and not is_close(middle, self.begin, self.begin):
+                return "its MLP reads what its attention wrote, and model.cfg.parallel_attn_mlp is True"
         for parts, written, gained, after in self.steps():
             if written is None:
                 return f"transformer-lens does not show what its {' and '.join(parts)} writes"

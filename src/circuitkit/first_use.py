@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
+from transformer_lens.model_bridge.generalized_components.base import GeneralizedComponent
 
 from circuitkit.bridge import (
     HOOKS_OF_SWITCHES,
@@ -32,6 +33,7 @@ from circuitkit.comparison import (
     ACCOUNTED,
     SCORE_SETTINGS,
     architecture_of,
+    attention_seen,
     compare_layers,
     compare_reads,
     compare_unembedding,
@@ -59,6 +61,9 @@ class Verdict:
     heads : by layer, why inputs of its heads cannot be replaced one by one
     factors : by what the model multiplies what `"embed"`, `"L0 attn"`, `"L0 mlp"` and so on write,
         or its logits (`"unembed"`), where this is not 1; None if it is not known
+    attention : by layer, what its heads have read, and their patterns
+    patterns : by layer, why the patterns of its heads do not follow from its weights as `heads_of`
+        reads them; filled when the heads of a layer are read first
     """
 
     forward: str = ""
@@ -70,6 +75,10 @@ class Verdict:
     mlps: Mapping[int, str] = field(default_factory=dict)
     heads: Mapping[int, str] = field(default_factory=dict)
     factors: Mapping[str, float | None] = field(default_factory=dict)
+    attention: Mapping[int, tuple[Tensor, Tensor]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    patterns: dict[int, str] = field(default_factory=dict, compare=False)
 
 
 class Remembered(NamedTuple):
@@ -100,7 +109,7 @@ def verdict_on(model: Model, weights: list[tuple[int, int]] | None = None) -> Ve
 
     Two short rows of random tokens run through the bridge and through the model that it wraps,
     without any hooks of the user and outside of autocast. The result is remembered until torch counts
-    a change of a weight, or the bridge's configuration changes. Torch does not count changes through
+    a change of a weight, or a setting of the bridge or of the wrapped model changes. Torch does not count changes through
     `weight.data`. A model whose weights `enable_compatibility_mode` has processed is compared with
     what it computed before, as far as that is known: from `load_model`, or from an earlier check.
 
@@ -113,12 +122,34 @@ def verdict_on(model: Model, weights: list[tuple[int, int]] | None = None) -> Ve
     weights = versions_of_weights(model) if weights is None else weights
     skipped = {*HOOKS_OF_SWITCHES, "_bridge_ref"}
     configuration = [value for name, value in vars(model.cfg).items() if name not in skipped]
+    configuration.append(settings_of_wrapped(model))
     known = VERDICTS.get(model)
     if known is None or known.weights != weights or known.configuration != configuration:
         known = Remembered(weights, configuration, examine(model))
         if not known.verdict.forward:  # the machine may have had too little memory
             VERDICTS[model] = known
     return known.verdict
+
+
+def settings_of_wrapped(model: Model) -> list[Any]:
+    """The configuration of the wrapped model, and the numbers and words that its modules hold."""
+    config = getattr(model.original_model, "config", None)
+    settings: list[Any] = [
+        repr(value)
+        for name, value in getattr(config, "__dict__", {}).items()
+        if not name.startswith("_")
+    ]
+    for module in model.original_model.modules():
+        if isinstance(module, HookPoint | GeneralizedComponent):
+            continue  # the bridge keeps notes of its last run in its own
+        settings += [
+            (name, value)
+            for name, value in vars(module).items()
+            if isinstance(value, bool | int | float | str | None)
+            and name != "training"
+            and not name.startswith("_")
+        ]
+    return settings
 
 
 def require_same_model(model: Model, weights: list[tuple[int, int]] | None = None) -> Verdict:
@@ -257,6 +288,7 @@ def compare(model: Model, tokens: Tensor, logits: Tensor, seen: Mapping[str, Ten
         mlps=mlps,
         heads=heads,
         factors=measured_factors(model, tokens, logits, seen),
+        attention=attention_seen(model, seen),
     )
 
 

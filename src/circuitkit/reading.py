@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 from circuitkit.bridge import Model, submodules
 from circuitkit.checks import checked, require_bridge, require_finite
-from circuitkit.first_use import require_right_weights
+from circuitkit.first_use import VERDICTS, require_right_weights
 from circuitkit.heads import WEIGHTS, Heads, Mask, Rotary, first_difference, stack, weights_of
 from circuitkit.names import Name, parse, unknown
 
@@ -236,12 +236,7 @@ def weights_only(parts: list[Heads]) -> list[Heads]:
     All get the largest `d_head` among them, and the same neutral value in each field about scores.
     """
     reasons = [part.why_no_patterns for part in parts if part.why_no_patterns]
-    neutral: dict[str, Any] = {
-        "positions": "other",
-        "why_no_patterns": reasons[0] if reasons else DIFFERENT_SCORES,
-        "norm_over": 1,
-    }
-    neutral |= dict.fromkeys(("turn", "gain_Q", "gain_K", "norm_eps", "cap", "window"))
+    neutral = without_scores(reasons[0] if reasons else DIFFERENT_SCORES)
     if len({part.scale for part in parts}) > 1:
         neutral["scale"] = 1.0
     if len({part.mask for part in parts}) > 1:
@@ -256,6 +251,17 @@ def weights_only(parts: list[Heads]) -> list[Heads]:
     return result
 
 
+def without_scores(reason: str) -> dict[str, Any]:
+    """The fields of heads that have weights and no patterns."""
+    fields: dict[str, Any] = {"positions": "other", "why_no_patterns": reason, "norm_over": 1}
+    return fields | dict.fromkeys(("turn", "gain_Q", "gain_K", "norm_eps", "cap", "window"))
+
+
+DIFFERENT_FROM_RUN = (
+    "on random tokens those of layer {} differ by up to {:.2g} from the patterns that the model "
+    "computes. A setting in model.cfg or in a module of the model was changed after loading, and only "
+    "one of the two follows it; set it back or load the model again"
+)
 DIFFERENT_SCORES = (
     "they score in different ways, so take heads of one layer, heads_of(model, ['L0H0', 'L0H1'])"
 )
@@ -274,13 +280,37 @@ def layer_heads(model: Model, layer: int) -> Heads:
             continue  # a bias of zeros is stored as None
         require_finite(value, f"{name} of layer {layer}")
         weights[name] = value.detach()[group_rows(n_heads, len(value))]
-    return Heads(
+    heads = Heads(
         tuple(f"L{layer}H{head}" for head in range(n_heads)),
         **weights | scoring_of(model, layer),
         layers=(layer,) * n_heads,
         scale=score_divisor(attention.original_component, d_head),
         of=model_name(model),
     )
+    reason = difference_from_run(model, layer, heads)
+    return replace(heads, **without_scores(reason)) if reason else heads
+
+
+@torch.no_grad()
+def difference_from_run(model: Model, layer: int, heads: Heads) -> str:
+    """How the patterns of these heads differ from those of the run at first use, or "".
+
+    A setting may have been changed that this file reads and the model does not, or the other way.
+    """
+    verdict = VERDICTS[model].verdict if model in VERDICTS else None
+    if verdict is None or layer not in verdict.attention or heads.positions == "other":
+        return ""
+    if layer not in verdict.patterns:
+        read, right = verdict.attention[layer]
+        exact = heads.to(torch.promote_types(heads.W_Q.dtype, torch.float32))
+        query, key = (exact.side(side, read.to(exact.W_Q)) for side in ("Q", "K"))
+        ours = exact.pattern_of(query, key)
+        # rounding errors grow with queries and keys
+        size = float(query.norm(dim=-1).max() * key.norm(dim=-1).max()) / exact.scale
+        excess = float((ours - right).abs().max()) if ours.shape == right.shape else 0.0
+        is_wrong = excess > max(1e-4, 8 * torch.finfo(right.dtype).eps * max(1.0, size))
+        verdict.patterns[layer] = DIFFERENT_FROM_RUN.format(layer, excess) if is_wrong else ""
+    return verdict.patterns[layer]
 
 
 def group_rows(n_heads: int, n_groups: int) -> slice | list[int]:
@@ -298,7 +328,11 @@ def scoring_of(model: Model, layer: int) -> dict[str, Any]:
     if reason:
         return {"positions": "other", "why_no_patterns": reason}
     turn = rotary_of(model, module)
-    cap = float(model.cfg.attn_scores_soft_cap or 0)  # transformer-lens writes -1 for none
+    # the module's own number: what model.cfg says is not read by it; native models write -1 for none
+    caps = (
+        getattr(module, f"attn_{name}", None) for name in ("logit_softcapping", "scores_soft_cap")
+    )
+    cap = next((float(value) for value in caps if value), 0.0)
     return {
         "positions": "absolute" if turn is None else "rotary",
         "turn": turn,
@@ -353,8 +387,11 @@ def window_of(module: Any, layer: int) -> int | None:
     kinds = getattr(config, "attention_layers", None)
     if config is not None and kinds:  # GPT-Neo: "global" or "local" for each layer
         return int(config.window_size) if kinds[layer] == "local" else None
+    if getattr(module, "sliding_window", 0) is None:
+        return None  # the windows of this layer's model are in other layers
     if hasattr(module, "sliding_window"):
-        return module.sliding_window
+        # the mask is made from the configuration
+        return getattr(config, "sliding_window", module.sliding_window)
     # other families may have this setting, and do not use it
     has_window = getattr(config, "model_type", "") in ("mistral", "mixtral")
     return getattr(config, "sliding_window", None) if has_window else None

@@ -274,8 +274,59 @@ def test_heads_know_their_model():
 
 
 def test_a_cap_below_one_counts(monkeypatch):
-    """Gemma 2 may have any cap; transformer-lens writes -1 for none."""
+    """Gemma 2 may have any cap; native models write -1 for none."""
     model = zoo.make("gemma2")
-    for cap, expected in (0.5, 0.5), (5.0, 5.0), (-1.0, None):
-        monkeypatch.setattr(model.cfg, "attn_scores_soft_cap", cap)
+    module = model.blocks[0].attn.original_component
+    for cap, expected in (0.5, 0.5), (5.0, 5.0), (None, None):
+        monkeypatch.setattr(module, "attn_logit_softcapping", cap)
         assert heads_of(model, "L0H1").cap == expected
+    module = zoo.make("native").blocks[0].attn.original_component
+    assert module.attn_scores_soft_cap == -1
+    assert heads_of(zoo.make("native"), "L0H1").cap is None
+
+
+def at_once(name, *changes):
+    """The patterns of L1H1 from weights after changes `(of what, attribute, value)`, and the model's."""
+    model = zoo.make.__wrapped__(name)
+    ck.run(model, torch.tensor([[3, 7, 11]]))  # the check at first use is over
+    attention = model.blocks[1].attn.original_component
+    owners = {"cfg": model.cfg, "config": model.original_model.config, "attn": attention}
+    if hasattr(attention, "q_norm"):
+        owners["q_norm"] = getattr(attention.q_norm, "original_component", attention.q_norm)
+    for owner, attribute, value in changes:
+        setattr(owners[owner], attribute, value)
+    tokens = torch.tensor([[3, 7, 11, 9, 4, 7, 22, 8]])
+    with torch.no_grad():
+        _, cache = model.run_with_cache(tokens)
+    at = "blocks.1.attn.hook_"
+    return heads_of(model, "L1H1"), cache[f"{at}in"], cache[f"{at}pattern"][:, 1:2]
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("llama", ("cfg", "attn_scores_soft_cap", 0.5)),
+        ("gemma2", ("cfg", "attn_scores_soft_cap", None)),
+        ("gemma2", ("attn", "attn_logit_softcapping", 0.5)),
+        ("mistral", ("attn", "sliding_window", 2)),
+        ("mistral", ("config", "sliding_window", 2)),
+    ],
+)
+def test_patterns_follow_the_setting_that_the_model_follows(name, change):
+    heads, reads, pattern = at_once(name, change)
+    torch.testing.assert_close(heads.pattern(reads).to(pattern), pattern, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("llama", ("cfg", "attention_dir", "bidirectional")),
+        ("qwen3", ("q_norm", "variance_epsilon", 50.0)),
+    ],
+)
+def test_patterns_that_are_not_those_of_the_model_are_refused(name, change):
+    heads, reads, pattern = at_once(name, change)
+    for ask in heads.pattern, heads.scores, heads.results:
+        with pytest.raises(ValueError, match="differ by up to .* changed after loading"):
+            ask(reads)
+    assert heads.results(reads, pattern).isfinite().all()

@@ -122,6 +122,15 @@ def test_folded_and_edited_weights_pass(name):
     assert verdict_on(model) == Verdict()
 
 
+def test_a_layer_that_is_said_to_be_parallel_and_is_not():
+    model = zoo.make.__wrapped__("llama")
+    assert ck.run(model, ROWS, without="L0H1->L1 MLP").logits.isfinite().all()
+    model.cfg.parallel_attn_mlp = True
+    with pytest.raises(ValueError, match="parallel_attn_mlp is True"):
+        ck.run(model, ROWS, without="L0H1->L1 MLP")
+    assert ck.run(model, ROWS, without="L0H1").logits.isfinite().all()
+
+
 # Wrong models
 
 
