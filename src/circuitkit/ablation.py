@@ -18,6 +18,7 @@ from circuitkit.cuts import Cuts, resolve
 from circuitkit.first_use import (
     Verdict,
     require_additive_layers,
+    require_embedding_alone,
     require_replaceable,
     require_same_model,
 )
@@ -216,6 +217,8 @@ def require_possible(model: Model, cuts: Cuts, verdict: Verdict) -> None:
     for part in cuts.parts:
         if part.kind in ("MLP", "N") and converted_neurons(model, part.layer) is None:
             require_replaceable(model, part.layer or 0, "mlps", verdict)
+        if part.kind == "embed":
+            require_embedding_alone(model, verdict)
     if cuts.inputs:
         require_additive_layers(model, verdict)
     for part in cuts.readers:

@@ -165,6 +165,13 @@ def require_device(function: str, device: Any) -> None:
 
 def require_bridge(model: object) -> None:
     """Raise a `TypeError` if this is no `TransformerBridge`."""
+    is_bridge = type(model).__name__ == "TransformerBridge"
+    if is_bridge and not hasattr(model, "blocks"):
+        raise TypeError(
+            "This TransformerBridge has no list of layers called blocks, as that of an "
+            "encoder-decoder model (BART, T5) or of another kind of network. A model with one stack of "
+            "layers is needed, such as load_model('two-layer')."
+        )
     if not hasattr(model, "blocks") or not hasattr(model, "W_E"):
         raise TypeError(
             f"A TransformerBridge is needed, not {shown(model)}. Load a model with "

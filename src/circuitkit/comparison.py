@@ -268,7 +268,7 @@ class LayerSeen:
         steps = []
         for before, after, parts in self.streams():
             values = [before, after, *map(self.written, parts)]
-            if any(value is None for value in values):
+            if not parts or any(value is None for value in values):
                 steps.append((parts, None, None, None))
             else:
                 steps.append((parts, sum(values[2:]), after - before, after))
@@ -301,7 +301,7 @@ class LayerSeen:
                 return "its MLP reads what its attention wrote, and model.cfg.parallel_attn_mlp is True"
         for parts, written, gained, after in self.steps():
             if written is None:
-                return f"transformer-lens does not show what its {' and '.join(parts)} writes"
+                return f"transformer-lens does not show what its {' and '.join(parts) or 'block'} writes"
             if not is_close(written, gained, after):
                 return f"what its {' and '.join(parts)} writes is not what the stream gains"
         return ""
@@ -320,6 +320,8 @@ class LayerSeen:
     def problem_of_heads(self) -> str:
         """Why a head cannot be computed again alone: a norm mixes what the heads have gathered."""
         attention = submodules(self.model.blocks[self.layer]).get("attn")
+        if attention is not None and "MLA" in type(attention).__name__:
+            return "its queries, keys and values come from a latent vector that heads share"
         inner = getattr(attention, "original_component", None)
         modules = {} if inner is None else submodules(inner)
         norms = [name for name in modules if "norm" in name and name[0] not in "qkv"]
@@ -403,11 +405,10 @@ def settings_in_words(model: Model, *kinds: str) -> str:
     return f" ({', '.join(found)} in its configuration)" if found else ""
 
 
-def measured_factors(
-    model: Model, tokens: Tensor, logits: Tensor, seen: Mapping[str, Tensor]
-) -> dict[str, float | None]:
-    """By what a model multiplies what its parts write, and its logits; see `Verdict`."""
-    factors: dict[str, float | None] = {}
+def start_of_stream(
+    model: Model, tokens: Tensor, seen: Mapping[str, Tensor]
+) -> tuple[Tensor, Any, Any]:
+    """What the embedding writes, the first stream without positions, and the first stream."""
     first = seen.get("embed_ln.hook_in" if "embed_ln" in submodules(model) else "blocks.0.hook_in")
     # what the module returns: for some models its hook shows a multiple of it
     embedding = model.embed(tokens)
@@ -415,7 +416,28 @@ def measured_factors(
     for module in ("pos_embed", "token_type_embed"):
         if gained is not None and f"{module}.hook_out" in seen and module in submodules(model):
             gained = gained - seen[f"{module}.hook_out"]
-    factors["embed"] = factor_between(model, embedding, gained, first)
+    return embedding, gained, first
+
+
+def compare_embedding(model: Model, start: tuple[Tensor, Any, Any]) -> str:
+    """Why what the embedding writes is not what the stream begins with, or ""."""
+    embedding, gained, first = start
+    if gained is None or gained.shape != embedding.shape or not embedding.any():
+        return ""
+    if factor_between(model, embedding, gained, first) is not None:
+        return ""
+    return (
+        "the first layer reads more than the embedding of its tokens, such as positions that "
+        "transformer-lens does not show"
+    )
+
+
+def measured_factors(
+    model: Model, start: tuple[Tensor, Any, Any], logits: Tensor, seen: Mapping[str, Tensor]
+) -> dict[str, float | None]:
+    """By what a model multiplies what its parts write, and its logits; see `Verdict`."""
+    embedding, gained, first = start
+    factors = {"embed": factor_between(model, embedding, gained, first)}
     for layer in range(len(model.blocks)):
         for parts, written, gained, after in LayerSeen(model, layer, seen).steps():
             factor = factor_between(model, written, gained, after)

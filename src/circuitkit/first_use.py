@@ -34,6 +34,7 @@ from circuitkit.comparison import (
     SCORE_SETTINGS,
     architecture_of,
     attention_seen,
+    compare_embedding,
     compare_layers,
     compare_reads,
     compare_unembedding,
@@ -42,6 +43,7 @@ from circuitkit.comparison import (
     known_difference,
     measured_factors,
     multipliers,
+    start_of_stream,
 )
 
 
@@ -59,6 +61,7 @@ class Verdict:
     unembedding : why the logits are no product of the last stream, behind its norm, with `W_U`
     mlps : by layer, why what its MLP writes cannot be replaced alone
     heads : by layer, why inputs of its heads cannot be replaced one by one
+    embed : why the embedding cannot be replaced alone
     factors : by what the model multiplies what `"embed"`, `"L0 attn"`, `"L0 mlp"` and so on write,
         or its logits (`"unembed"`), where this is not 1; None if it is not known
     attention : by layer, what its heads have read, and their patterns
@@ -74,6 +77,7 @@ class Verdict:
     unembedding: str = ""
     mlps: Mapping[int, str] = field(default_factory=dict)
     heads: Mapping[int, str] = field(default_factory=dict)
+    embed: str = ""
     factors: Mapping[str, float | None] = field(default_factory=dict)
     attention: Mapping[int, tuple[Tensor, Tensor]] = field(
         default_factory=dict, compare=False, repr=False
@@ -214,6 +218,16 @@ def require_replaceable(model: Model, layer: int, what: str, verdict: Verdict) -
         )
 
 
+def require_embedding_alone(model: Model, verdict: Verdict) -> None:
+    """Raise a `ValueError` if the stream begins with more than the embedding of the tokens."""
+    if verdict.embed:
+        raise ValueError(
+            f"'embed' cannot be replaced in this kind of model ({architecture_of(model)}): "
+            f"{verdict.embed}. In part('embed'), decompose and wires, 'embed' is all that the first "
+            "layer reads. Cut a wire of it, such as without='embed->unembed', or replace heads."
+        )
+
+
 def require_unembedding_of_stream(model: Model) -> None:
     """Raise a `ValueError` if embedding or unembedding have another width than the stream."""
     width, d_model = model.W_U.shape[0], model.cfg.d_model
@@ -279,6 +293,7 @@ def compare(model: Model, tokens: Tensor, logits: Tensor, seen: Mapping[str, Ten
     is_of_scores = any(getattr(config, name, usual) != usual for name, usual in SCORE_SETTINGS)
     processed = difference_of_processing(model, logits)
     stream, mlps, heads = compare_layers(model, seen)
+    start = start_of_stream(model, tokens, seen)
     return Verdict(
         logits=difference or processed,
         weights=("" if is_of_scores else difference) or processed,
@@ -287,7 +302,8 @@ def compare(model: Model, tokens: Tensor, logits: Tensor, seen: Mapping[str, Ten
         unembedding=compare_unembedding(model, logits, seen),
         mlps=mlps,
         heads=heads,
-        factors=measured_factors(model, tokens, logits, seen),
+        embed=compare_embedding(model, start),
+        factors=measured_factors(model, start, logits, seen),
         attention=attention_seen(model, seen),
     )
 

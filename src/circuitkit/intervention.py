@@ -57,7 +57,8 @@ class Replacement:
         """
         new = torch.zeros_like(now) if self.source is None else value_in(self.source)
         if self.fill == "mean":
-            new = new.mean(0, keepdim=True).expand_as(now)
+            # transformers takes a view of what a mixture of experts returns
+            new = new.mean(0, keepdim=True).expand_as(now).contiguous()
         elif self.fill == "resample":
             new = new.roll(1, 0)
         if self.positions is None:

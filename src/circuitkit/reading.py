@@ -270,7 +270,13 @@ DIFFERENT_SCORES = (
 def layer_heads(model: Model, layer: int) -> Heads:
     """All heads of one layer, with all that happens to their queries and keys; weights are views."""
     attention = model.blocks[layer].attn
-    n_heads, _, d_head = attention.W_Q.shape
+    try:
+        n_heads, _, d_head = attention.W_Q.shape
+    except NotImplementedError as problem:  # latent attention (DeepSeek)
+        raise ValueError(
+            f"The heads of layer {layer} of this model ({model.cfg.architecture}) have no matrices "
+            "W_Q, W_K and W_V of their own. A run works: run(model, tokens, without='L0H1')."
+        ) from problem
     weights = {}
     for name in WEIGHTS:
         value = getattr(attention, name, None)

@@ -119,7 +119,9 @@ def reason_of_difference(whole: Tensor) -> str:
     return in_autocast(whole) or (
         "A hook changes values in a way that no part shows. Remove it: "
         "model.reset_hooks(including_permanent=True) removes all hooks of transformer-lens, and "
-        "handle.remove() a hook of torch, where handle is what register_forward_hook has returned."
+        "handle.remove() a hook of torch, where handle is what register_forward_hook has returned. "
+        "If there is no hook, the model computes more than its weights say, such as with clip_qkv or a "
+        "gate behind its heads; then measure in runs: run(model, tokens, without='L0H1')."
     )
 
 

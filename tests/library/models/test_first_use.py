@@ -405,3 +405,34 @@ def test_it_leaves_random_numbers_hooks_and_modules_as_they_are():
     assert all(after[name] is modules[name] for name in after)
     model(ROWS)
     assert seen == [1]
+
+
+# Parts that cannot be told apart
+
+
+def tiny(folder, kind, **settings):
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(kind, **settings)
+    original = transformers.AutoModelForCausalLM.from_config(config).eval()
+    return tiny_models.from_folder(folder, original)
+
+
+def test_an_embedding_together_with_positions_is_not_replaced(tmp_path):
+    sizes = {"vocab_size": 50, "d_model": 24, "ffn_dim": 20, "num_layers": 2}
+    more = {"attention_heads": 4, "max_position_embeddings": 16}
+    model = tiny(tmp_path, "xglm", **sizes, **more)
+    with pytest.raises(ValueError, match="'embed' cannot be replaced .* positions"):
+        ck.run(model, ROWS, without="embed")
+    run = ck.run(model, ROWS, without="embed->unembed")
+    assert run.logits.isfinite().all()
+
+
+def test_a_model_without_heads_runs(tmp_path):
+    settings = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 2, "state_size": 4}
+    model = tiny(tmp_path, "mamba", **settings)
+    with torch.no_grad():
+        torch.testing.assert_close(ck.run(model, ROWS).logits, model(ROWS))
+    with pytest.raises(ValueError, match="no attention heads"):
+        ck.heads_of(model)
+    with pytest.raises(ValueError, match="does not show what its block writes"):
+        ck.residual.decompose(model, ROWS)
