@@ -55,7 +55,8 @@ def run(
     other branch in a gated MLP. A wire or path ends in one input of a head (`"L0H1->L1H3.K"`), in all
     three (`"L0H1->L1H3"`), in an MLP or a neuron, whose one input has no letter (`"L0H1->L1 MLP"`,
     `"L0H1->L1N12"`), in a converted neuron (`"L0H1->L1N12.Q"` or `".V"`), or in the last stream (`"L0H1->unembed"`). The gates of
-    a layer from `with_gated_layer` are no input: they read the whole stream, whatever is cut.
+    a layer from `with_gated_layer` are no input: they read the whole stream, whatever is cut. So does a gate behind the heads of a
+    layer (AFMoE). In BLOOM and BERT a norm follows the embedding, and `"embed"` replaces what lies before this norm.
     `circuitkit.names` lists all forms of names.
 
     A head in the middle of a path passes on what changes through all of its inputs, or with a letter

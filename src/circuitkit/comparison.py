@@ -320,8 +320,6 @@ class LayerSeen:
     def problem_of_heads(self) -> str:
         """Why a head cannot be computed again alone: a norm mixes what the heads have gathered."""
         attention = submodules(self.model.blocks[self.layer]).get("attn")
-        if attention is not None and "MLA" in type(attention).__name__:
-            return "its queries, keys and values come from a latent vector that heads share"
         inner = getattr(attention, "original_component", None)
         modules = {} if inner is None else submodules(inner)
         norms = [name for name in modules if "norm" in name and name[0] not in "qkv"]

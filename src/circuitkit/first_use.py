@@ -156,8 +156,20 @@ def settings_of_wrapped(model: Model) -> list[Any]:
     return settings
 
 
+def require_own_keys(model: Model) -> None:
+    """Raise a `ValueError` for latent attention (DeepSeek), where the heads of a layer share what keys and values come from."""
+    for layer, block in enumerate(getattr(model, "blocks", [])):
+        if "MLA" in type(getattr(block, "attn", None)).__name__:
+            raise ValueError(
+                f"Layer {layer} of this model ({architecture_of(model)}) has latent attention: its heads share "
+                "a vector from which keys and values are computed. This library reads heads that have W_Q, "
+                "W_K and W_V of their own. For such a model, use model.run_with_hooks of transformer-lens."
+            )
+
+
 def require_same_model(model: Model, weights: list[tuple[int, int]] | None = None) -> Verdict:
     """Raise a `ValueError` if the bridge does not run, or computes another model than it wraps."""
+    require_own_keys(model)
     verdict = verdict_on(model, weights)
     if verdict.forward:
         dtypes = sorted({str(weight.dtype) for weight in model.original_model.parameters()})

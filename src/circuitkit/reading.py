@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 from circuitkit.bridge import Model, submodules
 from circuitkit.checks import checked, require_bridge, require_finite
-from circuitkit.first_use import VERDICTS, require_right_weights
+from circuitkit.first_use import VERDICTS, require_own_keys, require_right_weights
 from circuitkit.heads import WEIGHTS, Heads, Mask, Rotary, first_difference, stack, weights_of
 from circuitkit.names import Name, parse, unknown
 
@@ -269,14 +269,9 @@ DIFFERENT_SCORES = (
 
 def layer_heads(model: Model, layer: int) -> Heads:
     """All heads of one layer, with all that happens to their queries and keys; weights are views."""
+    require_own_keys(model)
     attention = model.blocks[layer].attn
-    try:
-        n_heads, _, d_head = attention.W_Q.shape
-    except NotImplementedError as problem:  # latent attention (DeepSeek)
-        raise ValueError(
-            f"The heads of layer {layer} of this model ({model.cfg.architecture}) have no matrices "
-            "W_Q, W_K and W_V of their own. A run works: run(model, tokens, without='L0H1')."
-        ) from problem
+    n_heads, _, d_head = attention.W_Q.shape
     weights = {}
     for name in WEIGHTS:
         value = getattr(attention, name, None)

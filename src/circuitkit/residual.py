@@ -19,6 +19,7 @@ from circuitkit.checks import Text, checked, require_bridge, require_finite, to_
 from circuitkit.first_use import (
     factor_of,
     require_norms_before_layers,
+    require_own_keys,
     require_right_weights,
     require_sum_of_logits,
     require_unembedding_of_stream,
@@ -436,6 +437,7 @@ def unembedding_matrix(model: Model) -> Float[Tensor, "d_model d_vocab"]:
 
 def reader_matrix(model: Model, name: str) -> Float[Tensor, "d_model columns"]:
     """What an input reads with, with the gain and the centring of the norm before it."""
+    require_own_keys(model)
     (part,) = parse(name)
     if part.kind == "unembed" or part.layer is None:
         W, norm = unembedding_matrix(model), submodules(model).get("ln_final")

@@ -436,3 +436,21 @@ def test_a_model_without_heads_runs(tmp_path):
         ck.heads_of(model)
     with pytest.raises(ValueError, match="does not show what its block writes"):
         ck.residual.decompose(model, ROWS)
+
+
+def test_latent_attention_is_refused_by_every_tool(tmp_path):
+    """Its values are wider than its keys, as in DeepSeek V2 and V3."""
+    sizes = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 40}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "kv_lora_rank": 8}
+    widths = {"q_lora_rank": None, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8}
+    model = tiny(tmp_path, "deepseek_v2", **sizes, **heads, **widths, first_k_dense_replace=2)
+    for tool in (
+        lambda: ck.run(model, ROWS, without="L0H1", fill="mean"),
+        lambda: ck.heads_of(model),
+        lambda: ck.why(model, ROWS[0], 7),
+        lambda: ck.induction.scores(model),
+        lambda: ck.residual.virtual_weights(model, "L0H1", "L1H1.K"),
+        lambda: ck.circuits.full_ov(model, "L0H1"),
+    ):
+        with pytest.raises(ValueError, match="Layer 0 of this model .* has latent attention"):
+            tool()
