@@ -161,6 +161,50 @@ def test_head_replaced_by_its_mean_gives_the_logits_of_pytorch(page):
     assert difference(page, texts()[0], cuts=cuts, fill="mean") > 0.1
 
 
+OTHER = "Mr. Hursley had a neighbour who disliked Mr. D"
+
+
+@pytest.mark.parametrize(
+    "cuts", [["L0H1->L1H3.K"], ["L1H3"], SEVERAL, *([name] for name in WIRES[::9])]
+)
+def test_values_patched_from_a_second_text_give_the_logits_of_the_library(page, cuts):
+    model = load_model("two-layer")
+    asked = request(cuts=cuts, fill="patch", other=OTHER, all=True)
+    theirs = circuitkit.run(model, TEXT, without=cuts, patch=OTHER).logits[0].detach().numpy()
+    ours = np.reshape(ask(page, "run", asked)["logits"], theirs.shape)
+    assert np.abs(ours - theirs).max() < TOLERANCE
+
+
+def test_effects_and_scores_with_a_second_text_are_those_of_patches(page):
+    model, cuts = load_model("two-layer"), ["L0H0->L1H3.K"]
+    token, last = model.to_single_token("ur"), model.to_tokens(TEXT).shape[1] - 1
+    asked = request(cuts=cuts, fill="patch", other=OTHER, at=last, answer=token)
+    effects = ask(page, "effects", asked)
+
+    def logit(without) -> float:
+        row = circuitkit.run(model, TEXT, without=without, patch=OTHER).logits[0, -1]
+        return float(row[token] - row.mean())
+
+    for name in [*HEADS, *WIRES[::7]]:
+        expected = logit(cuts) - logit([*cuts, name])
+        assert effects[name] == pytest.approx(expected, abs=2 * TOLERANCE), name
+    score = ask(page, "score", asked | {"head": "L1H3", "source": 5})["table"]
+    row = circuitkit.run(model, TEXT, without=cuts, patch=OTHER).pattern("L1H3")[0, -1]
+    other = ask(page, "score", asked | {"head": "L1H3", "source": 8})["table"]
+    ratio = float((row[5] / row[8]).log())
+    assert np.sum(score) - np.sum(other) == pytest.approx(ratio, abs=2 * TOLERANCE)
+
+
+def test_second_text_of_another_length_patches_nothing_and_shows_no_effect(page):
+    with pytest.raises(ValueError, match="same? shape|must have the shape"):
+        circuitkit.run(load_model("two-layer"), TEXT, without="L1H3", patch="Mr. D")
+    asked = request(cuts=["L1H3"], fill="patch", other="Mr. D", at=22, answer=5)
+    found = ask(page, "run", asked)
+    assert found["other"]["fits"] is False
+    assert all(guess["before"] == guess["after"] for guess in found["guesses"])
+    assert ask(page, "effects", asked) == {}
+
+
 def test_attention_patterns_are_those_of_the_model(page):
     answer = ask(page, "run", request())
     model = load_model("two-layer")

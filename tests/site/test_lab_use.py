@@ -4,6 +4,7 @@ import re
 from urllib.parse import urlencode
 
 import pytest
+import torch
 from playwright.sync_api import expect
 
 from circuitkit import circuits, load_model, run
@@ -207,6 +208,41 @@ def test_head_is_seen_from_near_by_keyboard_and_its_words_are_searched(open_lab)
     lab.page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)
     expect(card).to_be_focused()
+
+
+def test_wire_is_patched_from_a_second_text_by_keyboard(open_lab):
+    other = "Mr. Hursley had a neighbour who disliked Mr. D"
+    lab = open_lab(width=PHONE)
+    lab.start()
+    status = lab.press("Add a second text")
+    assert status.startswith("A second text, from which heads and wires are patched: ur stays at")
+    second = lab.page.get_by_role("textbox", name="Second text")
+    expect(second).to_be_focused()
+    expect(second).to_have_value(other)
+    status = lab.press(f"Patch {WIRE}")
+    model = load_model("two-layer")
+    token = model.to_single_token("ur")
+    runs = run(model, TEXT), run(model, TEXT, without=WIRE, patch=other), run(model, other)
+    row = lab.page.locator("tr", has=lab.page.locator(f"[data-key='follow {token}']"))
+    shown = [float(cell.removesuffix("%")) for cell in row.locator("td").all_inner_texts()[1:]]
+    chances = [100 * float(one.logits[0, -1].softmax(-1)[token]) for one in runs]
+    assert shown == pytest.approx(chances, abs=0.51)
+    assert "After the second text, ur has 2.0%" in status
+    lab.show("python")
+    names: dict = {}
+    exec(lab.page.locator("circuit-lab .cl-code").inner_text(), names)
+    assert torch.equal(names["logits"], runs[1].logits[0, -1])
+    assert lab.opened.accessibility_faults("circuit-lab") == []
+    assert lab.opened.too_wide() == []
+    again = open_lab("#" + lab.page.url.partition("#")[2])
+    assert "ur is 2.0%" in again.wait()
+    second.fill("Mr. D")
+    expect(lab.page.locator("circuit-lab .cl-status")).to_contain_text(
+        "Nothing is patched: the second text has 5 tokens, and the first has 23."
+    )
+    lab.wait()
+    lab.press("Remove the second text")
+    assert lab.probability("ur") == probability()
 
 
 def test_models_and_checkpoints_can_be_chosen(open_lab):

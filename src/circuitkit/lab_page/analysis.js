@@ -92,6 +92,7 @@ export function scoreParts(model, run, layer, head, at, source) {
   const { dModel, dContent, dHead, nHeads, scale = Math.sqrt(dHead) } = model;
   const { ln1, ...weights } = model.layers[layer];
   const parts = streamParts(model, run, layer);
+  const instead = run.patch && streamParts(model, run.patch, layer);
   const [wide, of] = [nHeads * dHead, head * dHead];
   const side = (/** @type {string} */ input, /** @type {number} */ position) => {
     const W = weights[/** @type {"W_Q"} */ (`W_${input}`)];
@@ -99,7 +100,7 @@ export function scoreParts(model, run, layer, head, at, source) {
     // The norm is frozen at the divisor of what this input reads, in which cut wires are missing.
     const gone = parts.map(({ name }) => run.cuts.has(`${name}->${headName(layer, head)}.${input}`));
     const whole = run.layers[layer].stream.slice(position * dModel, (position + 1) * dModel);
-    parts.forEach(({ values, wide: w }, i) => gone[i] && whole.forEach((_, c) => (whole[c] -= values[position * w + c] ?? 0)));
+    parts.forEach(({ values, wide: w }, i) => gone[i] && whole.forEach((_, c) => (whole[c] -= (values[position * w + c] ?? 0) - (instead?.[i].values[position * w + c] ?? 0))));
     const by = ln1 ? divisor(ln1, whole, 0, dContent) : 1;
     const row = (/** @type {Numbers} */ values, /** @type {boolean} */ aside = false) => {
       const out = new Float64Array(dHead);
@@ -107,8 +108,9 @@ export function scoreParts(model, run, layer, head, at, source) {
       addProduct(values, 0, 0, W, wide, of + from * wide, out, dHead, 0, 1, values.length, dHead);
       return out;
     };
-    const rows = parts.map(({ values, wide: w, aside }, i) => {
-      if (gone[i]) return new Float64Array(dHead);
+    const rows = parts.map(({ values: own, wide: w, aside }, i) => {
+      if (gone[i] && !instead) return new Float64Array(dHead);
+      const values = gone[i] && instead ? instead[i].values : own;
       const size = aside ? dModel - dContent : dContent;
       const from = position * w + (aside ? dContent : 0);
       const part = Float64Array.from(values.subarray(from, from + size));
@@ -174,7 +176,7 @@ export class Effects {
   without(cuts, changed) {
     const { layer } = changed;
     const { model, run, at, means, wiresToo } = this;
-    const plan = planOf({ cuts, means, wiresToo });
+    const plan = planOf({ cuts, means, wiresToo, patch: run.patch });
     const n = at + 1; // a position does not see what comes after it
     const layers = run.layers.slice(0, layer);
     let stream = run.layers[layer].stream.subarray(0, n * model.dModel);

@@ -16,6 +16,7 @@ import { parseCut } from "./names.js";
  * @property {string[]} cuts  heads "L0H1" and wires "L0H1->L1H3.K"
  * @property {Numbers[] | null} means  for each layer what its heads read out on average; null takes out by zero
  * @property {boolean} [wiresToo]  whether the means fill cut wires as well, as `fill="mean"` of the library does
+ * @property {Run | null} [patch]  a run of equal length whose values take the place of what is missing
  */
 /**
  * @typedef {object} LayerRun
@@ -39,6 +40,7 @@ import { parseCut } from "./names.js";
  * @property {Float64Array} stream  the content of the stream at the end, [n, dContent]
  * @property {Float64Array} final  the same behind the last norm: what the unembedding reads
  * @property {Set<string>} cuts
+ * @property {Run | null} [patch]
  */
 
 /**
@@ -189,12 +191,13 @@ function mlpOf(model, layer, stream, n) {
  * @property {Map<string, {layer: number, head: number}[]>} wires  by the input that they enter, "L1H3.K"
  * @property {Numbers[] | null} means
  * @property {boolean} wiresToo
+ * @property {Run | null} patch
  */
 
 /** @param {Without} without @returns {Plan} */
-export function planOf({ cuts, means, wiresToo = false }) {
+export function planOf({ cuts, means, wiresToo = false, patch = null }) {
   /** @type {Plan} */
-  const plan = { heads: new Set(), wires: new Map(), means, wiresToo };
+  const plan = { heads: new Set(), wires: new Map(), means, wiresToo, patch };
   for (const name of cuts) {
     const cut = parseCut(name);
     if (cut && !cut.to) plan.heads.add(name);
@@ -215,8 +218,9 @@ function missing(model, layers, plan, reader, n) {
   const lost = new Float64Array(n * dContent);
   for (const { layer, head } of writers) {
     const wrote = layers[layer].wrote[head];
-    for (let i = 0; i < lost.length; i++) lost[i] += wrote[i];
-    if (!plan.means || !plan.wiresToo) continue;
+    const instead = plan.patch?.layers[layer].wrote[head];
+    for (let i = 0; i < lost.length; i++) lost[i] += wrote[i] - (instead ? instead[i] : 0);
+    if (instead || !plan.means || !plan.wiresToo) continue;
     const fill = new Float64Array(dContent);
     addProduct(plan.means[layer], 0, head * dHead, model.layers[layer].W_O, dContent, head * dHead * dContent, fill, dContent, 0, 1, dHead, dContent);
     for (let i = 0; i < lost.length; i++) lost[i] -= fill[i % dContent];
@@ -279,7 +283,7 @@ export function pass(model, layers, stream, n, plan, { since = 0, old, changed }
       if (read !== old?.read) attend(model, q, k, v, head, n, since, pattern, read, alone);
       const gone = plan.heads.has(`L${layer}H${head}`);
       for (let i = since; i < n; i++)
-        for (let c = head * dHead; c < (head + 1) * dHead; c++) z[i * wide + c] = gone ? (plan.means?.[layer][c] ?? 0) : read[i * wide + c];
+        for (let c = head * dHead; c < (head + 1) * dHead; c++) z[i * wide + c] = gone ? (plan.patch?.layers[layer].read[i * wide + c] ?? plan.means?.[layer][c] ?? 0) : read[i * wide + c];
       out = new Float64Array(n * dContent);
       addProduct(z, wide, since * wide + head * dHead, W_O, dContent, head * dHead * dContent, out, dContent, since * dContent, n - since, dHead, dContent);
     }
@@ -320,7 +324,7 @@ export function forward(model, ids, without = { cuts: [], means: null }) {
   }
   const stream = new Float64Array(n * dContent);
   for (let i = 0; i < n; i++) stream.set(all.subarray(i * dModel, i * dModel + dContent), i * dContent);
-  return { n, ids, start, layers, stream, final: normed(model.lnFinal, stream, dContent), cuts: new Set(without.cuts) };
+  return { n, ids, start, layers, stream, final: normed(model.lnFinal, stream, dContent), cuts: new Set(without.cuts), patch: without.patch };
 }
 
 /**

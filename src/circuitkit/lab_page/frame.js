@@ -12,10 +12,12 @@ import { LONGEST, TABS } from "./state.js";
 /**
  * @typedef {object} Acts  what a reader can do
  * @property {(preset: import("./presets.js").Preset) => void} begin
- * @property {(text: string) => void} typed
+ * @property {(text: string, which?: "text" | "other") => void} typed
+ * @property {() => void} second  begin or leave a second text
+ * @property {() => void} swap
  * @property {(model: string) => void} chooseModel
  * @property {(place: number) => void} slide
- * @property {(fill: "zero" | "mean", label: string) => void} fill
+ * @property {(fill: "zero" | "mean" | "patch", label: string) => void} fill
  * @property {(event: KeyboardEvent) => void} walk  along the tokens
  * @property {(event: KeyboardEvent) => void} turn  along the tabs
  * @property {(event: KeyboardEvent) => void} key
@@ -56,9 +58,23 @@ function buildInputs(id, acts) {
   const file = /** @type {HTMLInputElement} */ (h("input", { type: "file", accept: ".html", change: () => acts.openFile(file.files?.[0]) }));
   const fileField = h("label", { class: "cl-button cl-file", title: "A file that ck.lab(model, text).save() has written; you can also drop it on the lab" }, "Open your own model", file);
   const modelField = h("div", { class: "cl-field" }, h("label", { for: id("model") }, "Model"), model, training, fileField);
-  const settings = h("div", { class: "cl-settings" }, h("div", { class: "cl-field cl-grow" }, textLabel, text), modelField);
+  const second = buildSecond(id, acts);
+  const settings = h("div", { class: "cl-settings" }, h("div", { class: "cl-field cl-grow" }, textLabel, text, second.secondField, second.secondButtons), modelField);
   const verdict = h("p", { class: "cl-verdict", hidden: true });
-  return { presets, presetRow, text, textLabel, model, modelField, slider, stepNow, training, settings, rowSelect, rowsField, file, fileField, verdict };
+  return { presets, presetRow, text, textLabel, model, modelField, slider, stepNow, training, settings, rowSelect, rowsField, file, fileField, verdict, ...second };
+}
+
+/** A second text, from which heads and wires can be patched into the first. @param {Id} id @param {Acts} acts */
+function buildSecond(id, acts) {
+  const other = /** @type {HTMLTextAreaElement} */ (
+    h("textarea", { id: id("other"), rows: 2, maxlength: LONGEST, spellcheck: "false", autocomplete: "off", autocapitalize: "off", "aria-describedby": id("counts"), input: () => acts.typed(other.value, "other") })
+  );
+  const counts = h("p", { class: "cl-number", id: id("counts") });
+  const secondField = h("div", { class: "cl-second", hidden: true }, h("label", { for: id("other") }, "Second text"), other, counts);
+  const twoTexts = h("button", { type: "button", class: "cl-button", click: () => acts.second() }, "Add a second text");
+  const swap = h("button", { type: "button", class: "cl-button", hidden: true, click: () => acts.swap() }, "Swap the texts");
+  const secondButtons = h("div", { class: "cl-actions" }, twoTexts, swap);
+  return { other, counts, secondField, secondButtons, twoTexts, swap };
 }
 
 /** The tokens with their arcs. @param {Acts} acts */
@@ -85,22 +101,24 @@ function buildCircuit() {
   const pointed = h("p", { class: "cl-pointed", "aria-hidden": "true" });
   const echo = h("p", { class: "cl-echo", "aria-hidden": "true" }); // what is said, where a thumb on the circuit sees it
   const key = (/** @type {string} */ input, /** @type {string} */ name) => [h("b", { class: `cl-key cl-${input}` }, input), ` ${name}`];
-  const legend = h("p", { class: "cl-legend" }, "The colour of a wire is the input that it enters: ", key("Q", "queries, "), key("K", "keys or "), key("V", "values. "), "Its width is how much the logit of the chosen token changes when this wire alone is cut; a dashed wire lowers that logit.");
+  const act = h("span", {}, "cut");
+  const legend = h("p", { class: "cl-legend" }, "The colour of a wire is the input that it enters: ", key("Q", "queries, "), key("K", "keys or "), key("V", "values. "), "Its width is how much the logit of the chosen token changes when this wire alone is ", act, "; a dashed wire lowers that logit.");
   const left = h("div", { class: "cl-left" }, circuit, pointed, echo, legend);
-  return { svg, top, bottom, rows, circuit, pointed, echo, legend, left };
+  return { svg, top, bottom, rows, circuit, pointed, echo, legend, act, left };
 }
 
 /** What a head that is off writes. @param {Id} id @param {Acts} acts */
 function buildFill(id, acts) {
-  const radio = (/** @type {"zero" | "mean"} */ value, /** @type {string} */ label) => {
+  const radio = (/** @type {"zero" | "mean" | "patch"} */ value, /** @type {string} */ label) => {
     const input = h("input", { type: "radio", name: id("fill"), value, change: () => acts.fill(value, label) });
     return h("label", {}, input, ` ${label}`);
   };
   const zero = radio("zero", "nothing");
   const mean = radio("mean", "its average output on held-out text");
+  const patch = radio("patch", "its output in the second text");
   const fillLegend = h("legend", {}, "A head that is switched off writes");
-  const fillField = h("fieldset", { class: "cl-fill" }, fillLegend, zero, mean);
-  return { zero, mean, fillField, fillLegend };
+  const fillField = h("fieldset", { class: "cl-fill" }, fillLegend, zero, mean, patch);
+  return { zero, mean, patch, fillField, fillLegend };
 }
 
 /** The buttons and the list of wires. @param {Id} id @param {Acts} acts @param {HTMLElement | false} fillField */

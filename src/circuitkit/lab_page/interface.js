@@ -3,14 +3,15 @@
  */
 
 /** @typedef {import("./analysis.js").Part} Part */
-/** @typedef {{id: number, text: string, before: number, after: number}} Guess  a next token and its probabilities */
+/** @typedef {{id: number, text: string, before: number, after: number, other?: number}} Guess  a next token and its probabilities, also after the second text */
 /** @typedef {{id: number, text: string, value: number}} Word */
 /**
  * @typedef {object} Setting  what is asked about
  * @property {string} model  name of the file with the weights
  * @property {string} text
  * @property {string[]} cuts
- * @property {"zero" | "mean"} fill
+ * @property {"zero" | "mean" | "patch"} fill  "patch" takes values from the second text
+ * @property {string} [other]  the second text
  * @property {number} at  a position; -1 is the last
  * @property {number} answer  a token; -1 is the first choice of the whole model
  */
@@ -26,6 +27,7 @@
  * @property {Guess[]} guesses  the first five before and the first five after, best first
  * @property {{before: number, after: number}[]} predicted  of each token after the first: its probability
  * @property {{before: Part[], after: Part[]}} parts
+ * @property {{count: number, fits: boolean} | null} [other]  how many tokens the second text has, and whether values can be taken from it
  * @property {(Omit<import("./failure.js").Failure, "winner" | "token"> & {winner: Guess, token: Guess}) | null} [failure]  why a repeat is not continued
  * @property {Float32Array} [logits]  of the run with the cuts, every position
  */

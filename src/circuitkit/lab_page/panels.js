@@ -92,10 +92,11 @@ export function pythonPanel({ first, lines, parts, score, words }, copy) {
 
 /**
  * The most probable next tokens before and after; a reader can choose one.
- * @param {Reply} reply @param {boolean} changed @param {(token: number) => void} follow
+ * @param {Reply} reply @param {boolean} changed @param {boolean} patched @param {(token: number) => void} follow
  */
-export function guessTable(reply, changed, follow) {
-  const rows = reply.guesses.slice(0, changed ? 8 : 5);
+export function guessTable(reply, changed, patched, follow) {
+  const two = reply.other?.fits ?? false;
+  const rows = reply.guesses.slice(0, changed || two ? 8 : 5);
   if (!rows.some(({ id }) => id === reply.answer.id)) rows.push(reply.answer);
   const bar = (/** @type {{before: number, after: number}} */ guess) => {
     const made = h("span", { class: "cl-chance", "aria-hidden": "true" }, h("span", { class: "cl-was" }), h("span", { class: "cl-is" }));
@@ -105,9 +106,9 @@ export function guessTable(reply, changed, follow) {
   };
   return h(
     "table",
-    { class: "cl-guesses" },
+    { class: `cl-guesses${two ? " cl-two-texts" : ""}` },
     h("caption", {}, "Next token after ", word(reply.tokens[reply.at].text)),
-    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "token"), h("td", {}), h("th", { scope: "col" }, "intact"), changed && h("th", { scope: "col" }, "edited"))),
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "token"), h("td", {}), h("th", { scope: "col" }, two ? "first text" : "intact"), changed && h("th", { scope: "col" }, patched ? "patched" : "edited"), two && h("th", { scope: "col" }, "second text"))),
     h(
       "tbody",
       {},
@@ -123,6 +124,7 @@ export function guessTable(reply, changed, follow) {
           h("td", {}, bar(guess)),
           h("td", {}, percent(guess.before)),
           changed && h("td", {}, percent(guess.after)),
+          two && h("td", {}, percent(guess.other ?? 0)),
         ),
       ),
     ),

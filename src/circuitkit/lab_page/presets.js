@@ -2,8 +2,8 @@
  * What the lab can start with. Between the brackets is JSON, which the build of the book reads too.
  */
 
-/** @typedef {{id: string, name: string, model: string, text: string, head: string, tab: string, step: number, cut: string, try: string, then: string}} Preset */
-// `cut` is the wire that is marked until the reader cuts something; `then` is shown instead of `try` once it is cut.
+/** @typedef {{id: string, name: string, model: string, text: string, head: string, tab: string, step: number, cut: string, try: string, then: string, other?: string}} Preset */
+// `other` is a second text with as many tokens. `cut` is the wire that is marked until the reader cuts something; `then` is shown instead of `try` once it is cut.
 
 /** @type {Preset[]} */
 export const PRESETS = [
@@ -17,7 +17,8 @@ export const PRESETS = [
     "step": 24000,
     "cut": "L0H1->L1H3.K",
     "try": "Click the wire marked with scissors. It carries the output of head L0H1 to the keys (K) of head L1H3.",
-    "then": "Without this wire, L1H3 cannot find the first D and copy the token after it. Click the wire again to reconnect it, and then cut others: which three matter most?"
+    "then": "Without this wire, L1H3 cannot find the first D and copy the token after it. Click the wire again to reconnect it, and then cut others: which three matter most?",
+    "other": "Mr. Hursley had a neighbour who disliked Mr. D"
   },
   {
     "id": "nonsense",

@@ -22,7 +22,7 @@ export function quoted(text) {
 /**
  * Three lines for the logits, and the lines of the open panel.
  * @param {State} state
- * @param {{own: OwnModel | null, back: number, at: number, answer: number, source: number, token: number, sourceToken: number, text: string, tokenText: string, via: string, sourceText: string, cropped: boolean, lastStep: number}} seen
+ * @param {{own: OwnModel | null, fits: boolean, back: number, at: number, answer: number, source: number, token: number, sourceToken: number, text: string, tokenText: string, via: string, sourceText: string, cropped: boolean, lastStep: number}} seen
  */
 export function pythonFor(state, seen) {
   if (seen.own) return pythonForOwn(state, seen, seen.own);
@@ -35,6 +35,8 @@ export function pythonFor(state, seen) {
     `model = ck.load_model("${model}"${step === seen.lastStep ? "" : `, step=${step}`})`,
     `tokens = model.to_tokens(${quoted(state.text)}${seen.cropped ? ", truncate=True" : ""})`,
   ];
+  const patched = fill === "patch" && seen.fits && cuts.length > 0;
+  if (patched) lines.push(`other = model.to_tokens(${quoted(state.other ?? "")}${seen.cropped ? ", truncate=True" : ""})`);
   if (byMean)
     lines.push(
       "_, held_out = model.run_with_cache(ck.models.heldout_rows(8))",
@@ -45,8 +47,8 @@ export function pythonFor(state, seen) {
       "    layer, head = int(name[1]), int(name[3:])",
       "    model.add_hook(f\"blocks.{layer}.attn.hook_z\", partial(average, head=head), is_permanent=True)",
     );
-  const without = byMean ? wires : cuts;
-  const changes = without.length ? [`without=${list(without)}`] : [];
+  const without = byMean ? wires : fill === "patch" && !patched ? [] : cuts;
+  const changes = [...(without.length ? [`without=${list(without)}`] : []), ...(patched ? ["patch=other"] : [])];
   lines.push(`run = ck.run(${["model", "tokens", ...changes].join(", ")})`, `logits = run.logits[0, ${seen.at}]`, "print(*zip(model.to_str_tokens(logits.topk(5).indices), logits.softmax(-1).topk(5).values.tolist()), sep=\"\\n\")");
   const said = (/** @type {string} */ text) => `  # ${quoted(text)}`;
   const parts = [
@@ -58,9 +60,11 @@ export function pythonFor(state, seen) {
   const into = wires.flatMap((wire) => {
     const [from, to] = wire.split("->");
     const side = { [`${head}.Q`]: "queries", [`${head}.K`]: "keys" }[to];
-    return side ? [`${side}[names.index("${from}")] = 0  # the wire ${wire} is cut`] : [];
+    const [place, by] = side === "queries" ? [seen.at, "W_Q[0] / weights.scale"] : [seen.source, "W_K[0]"];
+    const value = patched ? `ck.run(model, other).part("${from}")[0, ${place}] @ weights.${by}  # the wire ${wire} is patched` : `0  # the wire ${wire} is cut`;
+    return side ? [`${side}[names.index("${from}")] = ${value}`] : [];
   });
-  const score = cuts.length
+  const score = without.length || byMean
     ? [
         `shares, weights = run.parts(before="${head}"), ck.heads_of(model)["${head}"]`,
         "names = list(shares)",
@@ -96,14 +100,17 @@ export function pythonFor(state, seen) {
  * The same for a model that the reader has brought: she has it in Python.
  * @param {State} state @param {Parameters<typeof pythonFor>[1]} seen @param {OwnModel} own
  */
-function pythonForOwn({ text, cuts, fill, head }, seen, { types, rotary }) {
-  const tokens = types ? `model.to_tokens(${quoted(text)}${seen.cropped ? ", truncate=True" : ""})` : `torch.tensor([[${text.split(/[\s,]+/).filter(Boolean).join(", ")}]])`;
+function pythonForOwn({ text, cuts: chosen, fill, head, other = "" }, seen, { types, rotary }) {
+  const tokensOf = (/** @type {string} */ text) => (types ? `model.to_tokens(${quoted(text)}${seen.cropped ? ", truncate=True" : ""})` : `torch.tensor([[${text.split(/[\s,]+/).filter(Boolean).join(", ")}]])`);
+  const cuts = fill === "patch" && !seen.fits ? [] : chosen;
+  const patch = fill === "patch" && cuts.length ? ", patch=other" : "";
   const without = cuts.length ? `, without=[${cuts.map((name) => `"${name}"`).join(", ")}]` : "";
   const lines = [
     "model = ...  # the model that ck.lab was given; its weights are not rounded",
-    `tokens = ${tokens}`,
+    `tokens = ${tokensOf(text)}`,
+    ...(patch ? [`other = ${tokensOf(other)}`] : []),
     ...(cuts.length && fill === "mean" ? ["# The page takes the mean over all positions of the texts, and fill=\"mean\" takes it", "# over the rows of tokens, position by position. These lines replace by zero."] : []),
-    `run = ck.run(model, tokens${without})`,
+    `run = ck.run(model, tokens${without}${patch})`,
     `logits = run.logits[0, ${seen.at}]`,
     "print(logits.topk(5))",
   ];

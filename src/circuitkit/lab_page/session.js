@@ -47,6 +47,7 @@ export class Session {
     /** @type {string | null} */
     this.via = null; // the head whose output the words are about; null: the one that contributes most to the keys
     this.typing = false;
+    this.field = "text"; // in which the reader types
     this.walking = false;
     this.waiting = 0; // the timers of typing and sliding
     this.sliding = 0;
@@ -83,14 +84,16 @@ export class Session {
     this.typing = false;
   }
 
-  /** @param {string} text */
-  typed(text) {
+  /** @param {string} text @param {"text" | "other"} [which] */
+  typed(text, which = "text") {
     clearTimeout(this.waiting);
     this.waiting = setTimeout(() => {
       // A stretch of typing is one step for undo.
-      const joined = this.typing;
+      const joined = this.typing && this.field === which;
       this.typing = true;
-      this.change({ text: text.toWellFormed(), at: -1 }, "New text", joined);
+      this.field = which;
+      if (which === "other") this.change({ other: text.toWellFormed() }, "New second text", joined);
+      else this.change({ text: text.toWellFormed(), at: -1 }, "New text", joined);
     }, 120);
   }
 
@@ -104,7 +107,7 @@ export class Session {
     this.hold();
     if (model === OWN && this.own) return this.begins(this.own);
     const steps = this.steps[model];
-    const fresh = this.state.model === OWN ? { text: PRESETS[0].text, at: -1 } : {}; // its text may be token ids
+    const fresh = this.state.model === OWN ? { text: PRESETS[0].text, other: undefined, at: -1 } : {}; // its text may be token ids
     return this.change({ model, ...fresh, step: steps[steps.length - 1], cuts: [], answer: -1 }, `The model with ${MODELS[/** @type {"two-layer"} */ (model)]}`);
   }
 
@@ -113,7 +116,7 @@ export class Session {
     this.hold();
     this.own = own;
     this.steps[OWN] = [0];
-    return this.change({ model: OWN, step: 0, text: own.rows[0].text, cuts: [], fill: "zero", at: -1, answer: -1, head: "" }, own.title);
+    return this.change({ model: OWN, step: 0, text: own.rows[0].text, cuts: [], fill: "zero", other: undefined, at: -1, answer: -1, head: "" }, own.title);
   }
 
   /** Open a file that `ck.lab` has written. @param {string} text  base64 of its weights */
@@ -141,14 +144,29 @@ export class Session {
     const out = this.state.cuts.includes(name);
     const cuts = out ? this.state.cuts.filter((cut) => cut !== name) : [...this.state.cuts, name];
     const what = spoken(name);
+    if (this.state.fill === "patch") return this.change({ cuts }, `You ${out ? "took back the patch of" : "patched"} ${what}`);
     const said = name.includes(">") ? `You ${out ? "reconnected" : "cut"} ${what}` : `${name} is ${out ? "on again" : "off"}`;
-    this.change({ cuts }, said);
+    return this.change({ cuts }, said);
   }
 
   /** The state before the last step, as an address. */
   before() {
     const before = this.past[this.past.length - 1];
     return before && toAddress(before.state);
+  }
+
+  /** Begin with a second text, or leave it. */
+  second() {
+    this.hold();
+    if (this.state.other !== undefined) return this.change({ other: undefined, fill: "zero", cuts: [] }, "One text");
+    const preset = this.preset();
+    return this.change({ other: preset?.other ?? this.state.text, fill: "patch", cuts: [] }, "A second text, from which heads and wires are patched");
+  }
+
+  swap() {
+    this.hold();
+    const { text, other = "" } = this.state;
+    return this.change({ text: other, other: text }, "The texts are swapped");
   }
 
   back() {
@@ -188,8 +206,8 @@ export class Session {
   }
 
   setting() {
-    const { text, cuts, fill, at, answer } = this.state;
-    return { model: this.file(this.state), text, cuts, fill, at, answer };
+    const { text, cuts, fill, at, answer, other } = this.state;
+    return { model: this.file(this.state), text, cuts, fill, at, answer, other };
   }
 
   /** Ask for the state and have it drawn; what is overtaken by a newer state is dropped. @param {string | null} said */
@@ -197,7 +215,7 @@ export class Session {
     const screen = /** @type {Screen} */ (this.screen);
     const asked = ++this.asked;
     const before = this.reply;
-    if (said !== "New text") this.typing = false;
+    if (said !== "New text" && said !== "New second text") this.typing = false;
     if (said) this.walking = false;
     this.unsaid = said = said ?? this.unsaid;
     const { state } = this;
@@ -263,7 +281,7 @@ export class Session {
 
   /** The wire that carries the scissors: the preset's, until the reader has cut something. */
   marked() {
-    return (!this.state.cuts.length && this.preset()?.cut) || "";
+    return (!this.state.cuts.length && this.state.fill !== "patch" && this.preset()?.cut) || "";
   }
 
   /** The head whose output is the key of the chosen head: as the reader chose, else the strongest wire into its keys; "" is the token itself. */

@@ -10,7 +10,8 @@ import { PRESETS } from "./presets.js";
  * @property {number} step  of training
  * @property {string} text
  * @property {string[]} cuts  heads that are off and wires that are cut
- * @property {"zero" | "mean"} fill
+ * @property {"zero" | "mean" | "patch"} fill  "patch" takes values from the second text
+ * @property {string} [other]  the second text
  * @property {number} at  the chosen position; -1 is the last
  * @property {number} answer  the chosen token; -1 is the first choice of the intact model
  * @property {string} head  the chosen head
@@ -23,7 +24,7 @@ export const LONGEST = 20_000;
 
 /** @param {import("./presets.js").Preset} preset @returns {State} */
 export function fromPreset({ model, step, text, head, tab }) {
-  return { model, step, text, head, tab, cuts: [], fill: "zero", at: -1, answer: -1 };
+  return { model, step, text, head, tab, cuts: [], fill: "zero", at: -1, answer: -1, other: undefined };
 }
 
 /** @param {State} state */
@@ -31,6 +32,7 @@ export function toAddress(state) {
   const query = new URLSearchParams({ model: state.model, step: String(state.step), text: state.text, head: state.head, tab: state.tab });
   if (state.cuts.length) query.set("without", state.cuts.join(","));
   if (state.fill !== "zero") query.set("fill", state.fill);
+  if (state.other !== undefined) query.set("other", state.other);
   if (state.at >= 0) query.set("at", String(state.at));
   if (state.answer >= 0) query.set("answer", String(state.answer));
   return `#lab:${query}`;
@@ -58,7 +60,8 @@ export function fromAddress(address, steps) {
     step: steps[known].includes(step) ? step : steps[known][steps[known].length - 1],
     text: (query.get("text") ?? "").slice(0, LONGEST),
     cuts: (query.get("without") ?? "").split(",").filter(Boolean),
-    fill: query.get("fill") === "mean" ? "mean" : "zero",
+    fill: /** @type {State["fill"]} */ (/^(mean|patch)$/.test(query.get("fill") ?? "") ? query.get("fill") : "zero"),
+    ...(query.has("other") ? { other: (query.get("other") ?? "").slice(0, LONGEST) } : {}),
     at: whole("at"),
     answer: whole("answer"),
     head,
@@ -93,5 +96,6 @@ export function fitting(state, { nLayers, nHeads } = shapeOf(state.model)) {
   });
   const head = parseCut(state.head);
   const fits = head && !head.to && there(head.layer, head.head);
-  return { ...state, cuts, head: fits ? state.head : nLayers ? `L${nLayers - 1}H${nLayers === 2 && nHeads === 4 ? 3 : 0}` : "" };
+  const fill = state.fill === "patch" && state.other === undefined ? "zero" : state.fill;
+  return { ...state, cuts, fill, head: fits ? state.head : nLayers ? `L${nLayers - 1}H${nLayers === 2 && nHeads === 4 ? 3 : 0}` : "" };
 }

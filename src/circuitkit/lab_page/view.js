@@ -18,11 +18,11 @@ import { TABS, toAddress } from "./state.js";
 
 let count = 0;
 
-/** What stays cut under a new text. @param {string[]} cuts */
-function stillCut(cuts) {
+/** What stays cut under a new text. @param {string[]} cuts @param {boolean} patched */
+function stillCut(cuts, patched) {
   if (!cuts.length) return "";
   const named = cuts.length > 3 ? `${cuts.slice(0, 3).join(", ")} and ${cuts.length - 3} more` : cuts.join(" and ");
-  const gone = cuts.every((name) => name.includes(">")) ? "cut" : cuts.some((name) => name.includes(">")) ? "cut or off" : "off";
+  const gone = patched ? "patched" : cuts.every((name) => name.includes(">")) ? "cut" : cuts.some((name) => name.includes(">")) ? "cut or off" : "off";
   return ` ${named} ${cuts.length > 1 ? "are" : "is"} still ${gone}.`;
 }
 /** In bytes: 3 million weights of 16 bits in base64, and the scripts. */
@@ -70,10 +70,12 @@ export class View {
     const { session } = this;
     return {
       begin: (preset) => session.begin(preset),
-      typed: (text) => session.typed(text),
+      typed: (text, which) => session.typed(text, which),
+      second: () => this.second(),
+      swap: () => session.swap(),
       chooseModel: (model) => session.chooseModel(model),
       slide: (place) => this.slide(session.stepAt(place)),
-      fill: (fill, label) => session.change({ fill }, `A head that is switched off writes ${label}`),
+      fill: (fill, label) => session.change({ fill }, fill === "patch" ? "Heads and wires are patched from the second text" : `A head that is switched off writes ${label}`),
       walk: (event) => this.walk(event),
       turn: (event) => this.turn(event),
       key: (event) => this.key(event),
@@ -251,7 +253,8 @@ export class View {
     const { state } = this.session;
     const preset = this.session.preset();
     this.frame.presets.forEach((button) => button.setAttribute("aria-pressed", String(button.dataset.preset === preset?.id)));
-    this.frame.hint.replaceChildren(...(preset ? this.task(preset) : []));
+    const patches = byHand("Click a head's switch or a wire: it takes the values that it has in the second text.");
+    this.frame.hint.replaceChildren(...(this.patching() ? [patches] : preset ? this.task(preset) : []));
     if (document.activeElement !== this.frame.text || !this.session.typing) this.frame.text.value = state.text;
     this.showOwn(state.model === OWN ? this.session.own : null);
     this.frame.model.value = state.model;
@@ -261,7 +264,8 @@ export class View {
     this.frame.slider.value = String(steps.indexOf(state.step));
     this.frame.stepNow.textContent = thousands(state.step);
     this.frame.slider.setAttribute("aria-valuetext", `step ${state.step}`);
-    for (const label of [this.frame.zero, this.frame.mean]) {
+    this.twoTexts();
+    for (const label of [this.frame.zero, this.frame.mean, this.frame.patch]) {
       const input = /** @type {HTMLInputElement} */ (label.firstChild);
       input.checked = input.value === state.fill;
     }
@@ -274,6 +278,32 @@ export class View {
       tab.tabIndex = TABS[i] === state.tab ? 0 : -1;
     });
     this.frame.panel.setAttribute("aria-labelledby", this.id(`tab-${state.tab}`));
+  }
+
+  /** The second text and what goes with it. */
+  twoTexts() {
+    const { other, counts, secondField, twoTexts, swap, patch, act } = this.frame;
+    const { state, reply, replied, typing, field } = this.session;
+    const two = state.other !== undefined;
+    secondField.hidden = swap.hidden = patch.hidden = !two;
+    twoTexts.textContent = two ? "Remove the second text" : "Add a second text";
+    act.textContent = this.patching() ? "patched from the second text" : "cut";
+    if (document.activeElement !== other || !typing || field !== "other") other.value = state.other ?? "";
+    if (!two || !reply?.other || replied !== state) return;
+    const { count, fits } = reply.other;
+    const first = reply.tokens.length;
+    counts.textContent = fits ? `Both texts have ${count} tokens.` : `${count} tokens, and the first text has ${first}. Nothing is patched, because patching needs the same number: a value comes from the same position of the other text. patch= of the library needs it, too.`;
+  }
+
+  /** Whether a click patches and does not cut. */
+  patching() {
+    return this.session.state.fill === "patch";
+  }
+
+  /** Add or remove the second text; the focus goes where the reader goes on. */
+  async second() {
+    await this.session.second();
+    if (this.session.state.other !== undefined) this.frame.other.focus();
   }
 
   /** What is different with a model that the reader has brought. @param {import("./interface.js").OwnModel | null} own */
@@ -307,7 +337,7 @@ export class View {
   tell(said, before) {
     const reply = /** @type {Reply} */ (this.session.reply);
     const changed = this.session.state.cuts.length > 0;
-    this.keepFocus(this.frame.guesses, () => this.frame.guesses.replaceChildren(guessTable(reply, changed, (answer) => this.acts().follow(answer))));
+    this.keepFocus(this.frame.guesses, () => this.frame.guesses.replaceChildren(guessTable(reply, changed, this.patching(), (answer) => this.acts().follow(answer))));
     const { answer } = reply;
     const called = (/** @type {string} */ text) => (/[\p{L}\p{N}]/u.test(text) ? visible(text) : `“${visible(text)}”`);
     const name = called(answer.text);
@@ -324,8 +354,11 @@ export class View {
     const bytes = byte ? ` The model has no token for one of the characters and reads its bytes, such as ${byte.text}.` : "";
     const empty = reply.tokens.length < 2 ? " The text is empty, so the model reads only its start token." : "";
     const token = said ? "" : `Position ${reply.at}, ${visible(reply.tokens[reply.at].text)}. `;
-    const still = said?.startsWith("New text") || said?.startsWith("Training step") ? stillCut(this.session.state.cuts) : "";
-    if (said !== null) this.say(`${said ? `${said}: ` : token}${move}${lead}.${still}${cropped}${bytes}${empty}`);
+    const still = said === "New text" || said === "New second text" || said?.startsWith("Training step") ? stillCut(this.session.state.cuts, this.patching()) : "";
+    this.twoTexts();
+    const there = answer.other === undefined ? "" : ` After the second text, ${name} has ${percent(answer.other)}.`;
+    const unlike = reply.other && !reply.other.fits ? ` Nothing is patched: the second text has ${reply.other.count} tokens, and the first has ${reply.tokens.length}.` : "";
+    if (said !== null) this.say(`${said ? `${said}: ` : token}${move}${lead}.${there}${unlike}${still}${cropped}${bytes}${empty}`);
     this.whyNot(reply);
     this.session.unsaid = null;
     const { state } = this.session;
@@ -452,7 +485,8 @@ export class View {
     look.setAttribute("aria-label", `${name}, attends to ${visible(reply.tokens[best].text)} with ${percent(row[best])}`);
     const button = card.children[1];
     button.setAttribute("aria-checked", String(!out));
-    button.children[1].textContent = out ? "off" : "on";
+    button.setAttribute("aria-label", this.patching() ? `${name} as in the first text` : name);
+    button.children[1].textContent = out ? (this.patching() ? "2nd" : "off") : "on";
     thumbnail(/** @type {HTMLCanvasElement} */ (look.querySelector("canvas")), reply.patterns[layer], head, reply.tokens.length, reply.at);
   }
 
@@ -514,7 +548,15 @@ export class View {
   /** Show the effect of a wire while the pointer or the focus is on it. @param {string | null} name */
   point(name) {
     for (const wire of this.frame.svg.querySelectorAll(".cl-wire")) wire.classList.toggle("cl-pointed-at", wire.getAttribute("data-wire") === name);
-    this.frame.pointed.textContent = name ? `${name in this.session.effects ? `${name} adds ${signed(this.session.effects[name])} to the logit` : `${name} is not measured yet`}. ${this.session.state.cuts.includes(name) ? "Click to reconnect it." : "Click to cut it."}` : "";
+    if (name === null) {
+      this.frame.pointed.textContent = "";
+      return;
+    }
+    const value = this.session.effects[name];
+    const cut = this.session.state.cuts.includes(name);
+    const effect = value === undefined ? "is not measured yet" : this.patching() ? `changes the logit by ${signed(-value)} when it is patched` : `adds ${signed(value)} to the logit`;
+    const next = this.patching() ? (cut ? "Click to take the patch back." : "Click to patch it.") : cut ? "Click to reconnect it." : "Click to cut it.";
+    this.frame.pointed.textContent = `${name} ${effect}. ${next}`;
   }
 
   /** The wires as buttons: the strongest, those that are cut, and all of them. */
@@ -530,7 +572,7 @@ export class View {
       const shown = name in this.session.effects ? signed(value) : "…";
       const made = h(
         "button",
-        { type: "button", class: `cl-cut cl-${tone(value)}`, "aria-pressed": String(cuts.includes(name)), "aria-label": `Cut ${name}, effect ${shown === "…" ? "not measured yet" : shown}`, "data-key": `${kind} ${name}`, click: () => this.session.toggle(name), pointerenter: () => this.point(name), pointerleave: () => this.point(null), focus: () => this.point(name), blur: () => this.point(null) },
+        { type: "button", class: `cl-cut cl-${tone(value)}`, "aria-pressed": String(cuts.includes(name)), "aria-label": `${this.patching() ? "Patch" : "Cut"} ${name}, effect ${shown === "…" ? "not measured yet" : shown}`, "data-key": `${kind} ${name}`, click: () => this.session.toggle(name), pointerenter: () => this.point(name), pointerleave: () => this.point(null), focus: () => this.point(name), blur: () => this.point(null) },
         label && h("span", {}, h("b", { class: `cl-key cl-${name[name.length - 1]}`, "aria-hidden": "true" }, name[name.length - 1]), ` ${label}`),
         h("b", {}, shown),
       );
@@ -562,8 +604,8 @@ export class View {
         );
       const all = h("details", { open, toggle: () => all.children.length < 2 && all.append(table()) }, h("summary", {}, `All ${count} wires`), open && table());
       this.frame.wireList.replaceChildren(
-        h("p", { class: "cl-heading" }, "Wires to cut"),
-        h("p", {}, "The number is how far the logit of ", word(target), " falls when this wire alone is cut."),
+        h("p", { class: "cl-heading" }, this.patching() ? "Wires to patch" : "Wires to cut"),
+        h("p", {}, "The number is how far the logit of ", word(target), ` falls when this wire alone is ${this.patching() ? "patched from the second text" : "cut"}.`),
         h("div", { class: "cl-strong" }, shown.map((name) => button(name, name, "strong"))),
         all,
       );
@@ -592,7 +634,7 @@ export class View {
     if (state.tab === "parts") made = partsPanel(reply, state.cuts.length > 0);
     else if (state.tab === "python") {
       const own = state.model === OWN ? this.session.own : null;
-      const code = pythonFor(state, { own, back: reply.at - source, at: reply.at, answer: reply.answer.id, source, token: reply.tokens[reply.at].id, sourceToken: reply.tokens[source].id, text: reply.answer.text, tokenText, via: this.session.writer(), sourceText, cropped: reply.cropped, lastStep: this.session.steps[state.model][this.session.steps[state.model].length - 1] });
+      const code = pythonFor(state, { own, fits: reply.other?.fits ?? false, back: reply.at - source, at: reply.at, answer: reply.answer.id, source, token: reply.tokens[reply.at].id, sourceToken: reply.tokens[source].id, text: reply.answer.text, tokenText, via: this.session.writer(), sourceText, cropped: reply.cropped, lastStep: this.session.steps[state.model][this.session.steps[state.model].length - 1] });
       made = pythonPanel(code, (text) => this.copy(text, "The Python is copied"));
     } else if (!state.head) made = [h("p", {}, "This model has no heads.")];
     else if (state.tab === "score") {

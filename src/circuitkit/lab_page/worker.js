@@ -123,22 +123,22 @@ export class Bench {
     return held;
   }
 
-  /** What heads read out on average over the rows of a model. @param {string} name @param {"zero" | "mean"} fill */
+  /** What heads read out on average over the rows of a model. @param {string} name @param {Setting["fill"]} fill */
   meansFor(name, fill) {
     const held = this.held(name);
     const { model, rows } = held;
-    if (fill === "zero" || !model.nLayers) return null;
+    if (fill !== "mean" || !model.nLayers) return null;
     held.means ??= meansOf(rows.map((ids) => forward(model, ids)));
     return held.means;
   }
 
-  /** @param {string} name @param {number[]} ids @param {string[]} cuts @param {Numbers[] | null} means */
-  ran(name, ids, cuts, means) {
+  /** @param {string} name @param {number[]} ids @param {string[]} cuts @param {Numbers[] | null} means @param {Run | null} [patch] */
+  ran(name, ids, cuts, means, patch = null) {
     const { model, wiresToo } = this.held(name);
-    const key = [name, ids, cuts, cuts.length && means ? "mean" : "zero"].join(" ");
+    const key = [name, ids, cuts, cuts.length && means ? "mean" : "zero", patch ? patch.ids : ""].join(" ");
     let recent = this.recent.find((one) => one.key === key);
     if (!recent) {
-      const run = forward(model, ids, { cuts, means, wiresToo });
+      const run = forward(model, ids, { cuts, means, wiresToo, patch });
       recent = { key, run, logits: logits(model, run) };
     }
     this.recent = [recent, ...this.recent.filter((one) => one !== recent)].slice(0, 3);
@@ -150,13 +150,17 @@ export class Bench {
    * @param {Setting} setting
    */
   runs(setting) {
-    const { model: name, text, fill, cuts } = setting;
+    const { model: name, text, fill, cuts, other } = setting;
     const { model, reader } = this.held(name);
     const all = reader.encode(text, model.nCtx + 1);
     const ids = all.slice(0, model.nCtx);
     const means = this.meansFor(name, fill);
-    const [before, after] = [this.ran(name, ids, [], null), this.ran(name, ids, cuts, means)];
-    return { model, ids, reader, cropped: all.length > model.nCtx, means, before, after };
+    const before = this.ran(name, ids, [], null);
+    const second = typeof other === "string" ? this.ran(name, reader.encode(other, model.nCtx + 1).slice(0, model.nCtx), [], null) : null;
+    // As in the library, values can only be taken from a text of the same length.
+    const fits = second?.run.n === ids.length;
+    const after = fill !== "patch" ? this.ran(name, ids, cuts, means) : second && fits ? this.ran(name, ids, cuts, null, second.run) : before;
+    return { model, ids, reader, cropped: all.length > model.nCtx, means, before, after, second, fits };
   }
 
   /**
@@ -164,16 +168,17 @@ export class Bench {
    * @returns {Reply}
    */
   run(setting) {
-    const { model, ids, reader, cropped, before, after } = this.runs(setting);
+    const { model, ids, reader, cropped, before, after, second, fits } = this.runs(setting);
     const n = ids.length;
     const at = setting.at < 0 || setting.at >= n ? n - 1 : setting.at;
     const row = (/** @type {Float32Array} */ all, /** @type {number} */ i) =>
       softmax(all.subarray(i * model.dVocab, (i + 1) * model.dVocab));
     const [was, is] = [row(before.logits, at), row(after.logits, at)];
-    const guess = (/** @type {number} */ id) => ({ id, text: reader.show(id), before: was[id], after: is[id] });
+    const there = second && fits ? row(second.logits, at) : null;
+    const guess = (/** @type {number} */ id) => ({ id, text: reader.show(id), before: was[id], after: is[id], ...(there ? { other: there[id] } : {}) });
     const first = largest(was, 5);
     const chosen = setting.answer >= 0 && setting.answer < model.dVocab ? setting.answer : first[0];
-    const listed = [...new Set([...first, ...largest(is, 5)])];
+    const listed = [...new Set([...first, ...largest(is, 5), ...(there ? largest(there, 3) : [])])];
     const why = failure(model, after.run, at, after.logits.subarray(at * model.dVocab, (at + 1) * model.dVocab));
     const predicted = ids.slice(1).map((id, i) => ({ before: row(before.logits, i)[id], after: row(after.logits, i)[id] }));
     return {
@@ -186,6 +191,7 @@ export class Bench {
       answer: guess(chosen),
       guesses: listed.map(guess).sort((a, b) => Math.max(b.before, b.after) - Math.max(a.before, a.after)),
       predicted,
+      other: second ? { count: second.run.n, fits } : null,
       parts: {
         before: logitParts(model, before.run, at, chosen),
         after: logitParts(model, after.run, at, chosen),
@@ -207,7 +213,8 @@ export class Bench {
    */
   measure(setting) {
     const { from = 0, time = Infinity, at, answer, model: name } = setting;
-    const { model, means, after } = this.runs(setting);
+    const { model, means, after, fits } = this.runs(setting);
+    if (setting.fill === "patch" && !fits) return { found: {}, next: 0 };
     const effects = new Effects(model, after.run, at, answer, means, this.held(name).wiresToo);
     const names = allNames(model.nLayers, model.nHeads);
     const end = performance.now() + time;
