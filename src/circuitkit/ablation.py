@@ -14,7 +14,7 @@ from torch import Tensor
 
 from circuitkit.bridge import Model, undisturbed, versions_of_weights
 from circuitkit.checks import Text, checked, to_tokens
-from circuitkit.cuts import Cuts, resolve
+from circuitkit.cuts import Cuts, all_but, resolve
 from circuitkit.first_use import (
     Verdict,
     require_additive_layers,
@@ -24,6 +24,7 @@ from circuitkit.first_use import (
 )
 from circuitkit.hooks import hooked
 from circuitkit.intervention import CutRun, Replacement
+from circuitkit.names import parse
 from circuitkit.parts import Recording, hooks_to_record
 from circuitkit.reading import converted_neurons
 from circuitkit.runs import Run, Tokens
@@ -38,6 +39,7 @@ def run(
     tokens: Text,
     without: str | Iterable[str] = (),
     *,
+    keep: str | Iterable[str] | None = None,
     fill: Fill = "zero",
     patch: str | Sequence[str] | Int[Tensor, "..."] | Run | None = None,
     at: Any = None,
@@ -70,6 +72,12 @@ def run(
     without : a name, or several names, of what is replaced, all at once. At all positions, an input
         covers its wires, a wire its paths, and a part all; `circuitkit.cuts` has the rules.
         `"unembed"` is the input of the unembedding, the whole last stream.
+    keep : a name, or several names, of what stays, while all others of the same kind are replaced.
+        Of heads (`"L0H1"`), all other heads of the model are replaced; of MLPs, all other MLPs; of
+        neurons, all other neurons of all MLPs. Of wires from heads (`"L0H1->L1H3.K"`), all other
+        wires from heads into the queries, keys and values of L1H3 are cut, and other readers keep
+        theirs; likewise of wires from MLPs or neurons, and for each reader that is named. Embeddings,
+        biases, and parts and wires of other kinds stay. What `without` names is replaced as well.
     fill : `"zero"`, or values of the run without any replacement, as in `effect`: their `"mean"` over
         rows, position by position, or those of the row before (`"resample"`; the first row takes
         those of the last one). A bias is the same in every row and every run, so only `"zero"`
@@ -89,7 +97,8 @@ def run(
 
     Raises
     ------
-    ValueError : for unknown names, `fill` from other rows if all rows are equal, a `patch` from
+    ValueError : for unknown names, `keep` without names, with names of several kinds or with one that
+        is in `without`, `fill` from other rows if all rows are equal, a `patch` from
         another model, positions outside the rows or none, `fill`, `patch` or `at` where nothing is
         replaced, hooks that change values at a replaced place, or anywhere if wires are cut, and
         logits that are not numbers (NaN)
@@ -128,13 +137,19 @@ def run(
     that it has, if its values missed the embedding.
 
     >>> cut = run(model, clean, without="embed->L0H1.V->L1H3.K")
+
+    Keeping: of all eight heads, only two are left.
+
+    >>> two = run(model, clean, keep=["L0H1", "L1H3"])
     """
-    names = names_of(without)
     tokens = to_tokens(model, tokens).clone()  # the caller may change hers
-    if not names and (patch is not None or fill != "zero" or at is not None):
+    names = names_of(without)
+    if keep is not None:
+        names += replaced_besides(model, names_of(keep, "keep"), names)
+    elif not names and (patch is not None or fill != "zero" or at is not None):
         raise ValueError(
             "fill, patch and at say how values are replaced, and nothing is replaced. "
-            "Name what is replaced in without=, such as without='L0H1'."
+            "Name what is replaced in without=, such as without='L0H1', or what stays in keep=."
         )
     replacement = replacement_of(model, tokens, fill, patch, at)
     with torch.no_grad():
@@ -227,12 +242,21 @@ def require_possible(model: Model, cuts: Cuts, verdict: Verdict) -> None:
             require_replaceable(model, part.layer or 0, "heads", verdict)
 
 
-def names_of(names: str | Iterable[str]) -> list[str]:
+def replaced_besides(model: Model, kept: list[str], without: list[str]) -> list[str]:
+    """What `keep` replaces: all others of the kind, if no name is kept and replaced at once."""
+    replaced = {parse(name) for name in without}
+    for name in kept:
+        if parse(name) in replaced:
+            raise ValueError(f"{name!r} is in keep and in without. Leave it out of one of the two.")
+    return all_but(model, kept)
+
+
+def names_of(names: str | Iterable[str], argument: str = "without") -> list[str]:
     """A name or several ones as a list; a set is sorted, so that equal calls do the same."""
     if isinstance(names, str):
         return [names]
     if isinstance(names, dict):
-        raise TypeError(f"without is a name such as 'L0H1' or a list of names, not {names!r}.")
+        raise TypeError(f"{argument} is a name such as 'L0H1' or a list of names, not {names!r}.")
     return sorted(names, key=str) if isinstance(names, set | frozenset) else list(names)
 
 

@@ -22,13 +22,13 @@ the path passes, nor a part into which they lead.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 
 from circuitkit.bridge import Model
-from circuitkit.names import Name, parse
-from circuitkit.parts import neuron_names, neurons_in, require_part, step_of
-from circuitkit.reading import converted_neurons
+from circuitkit.names import Name, join, parse
+from circuitkit.parts import neuron_names, neurons_in, parts_of, require_part, step_of
+from circuitkit.reading import converted_neurons, neurons_of
 
 Chain = tuple[Name, ...]
 """What leads to an input: one part for a wire, several for a path. The parts of a path after its
@@ -110,6 +110,95 @@ def covers(name: Chain, other: Chain) -> bool:
     is_part = len(name) == 1 and name[0].side is None
     runs_through = is_part and name[0] in (piece.part for piece in other)
     return name != other and (runs_through or other[-len(name) :] == name)
+
+
+KINDS_TO_KEEP = {"H": "heads", "MLP": "MLPs", "N": "neurons"}
+"""The parts of which a model has several, and which may be all that is left of their kind."""
+
+
+def all_but(model: Model, kept: Sequence[str]) -> list[str]:
+    """The names of everything else of the kind that these names have.
+
+    Parts are of one kind with all heads, all MLPs or all neurons of the model. A wire is of one kind
+    with all wires that parts of the writer's kind send into any input of the same reader.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge`
+    kept : heads, MLPs or neurons; or wires from one of these kinds
+
+    Raises
+    ------
+    ValueError : for names of several kinds, of another kind, or no names, and for names that the
+        model does not have
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> all_but(ck.load_model("one-layer"), ["L0H1"])
+    ['L0H0', 'L0H2', 'L0H3']
+    """
+    chains = [parse(name) for name in kept]
+    require_one_kind(model, kept, chains)
+    writers = parts_of_kind(model, chains[0][0].kind)
+    if len(chains[0]) == 1:
+        everything: list[Chain] = [(part,) for part in writers]
+    else:
+        everything = []
+        for reader in dict.fromkeys(chain[1].part for chain in chains):
+            inputs = inputs_of(model, reader, set())
+            earlier = [part for part in writers if step_of(model, part) < step_of(model, reader)]
+            everything.extend(product(earlier, inputs))
+    others = [chain for chain in everything if not any(map(partial(is_within, chain), chains))]
+    return list(dict.fromkeys(join(*chain) for chain in others))
+
+
+def require_one_kind(model: Model, kept: Sequence[str], chains: Sequence[Chain]) -> None:
+    """Raise a `ValueError` if it is not clear what else is of the kind of these names."""
+    if not chains:
+        raise ValueError(
+            "keep is empty, so it does not say of what kind the parts are that are replaced. Name at "
+            "least one, such as keep='L0H1'. To replace all heads, write "
+            "without=ck.heads_of(model).names."
+        )
+    for text, chain in zip(kept, chains, strict=True):
+        require_chain(model, text, chain)
+        is_input = chain[0].side is not None
+        if len(chain) > 2 or is_input or chain[0].kind not in KINDS_TO_KEEP:
+            raise ValueError(
+                "keep takes heads, MLPs and neurons, and wires that one of these writes, such as "
+                f"'L0H1' or 'L0H1->L1H3.K', not {text!r}. Name what is replaced in without=."
+            )
+    kinds = {(chain[0].kind, len(chain)): text for text, chain in zip(kept, chains, strict=True)}
+    if len(kinds) > 1:
+        first, second = list(kinds.values())[:2]
+        raise ValueError(
+            f"keep has names of different kinds, such as {first!r} and {second!r}. Give names of one "
+            "kind, and name what else is replaced in without=."
+        )
+
+
+def parts_of_kind(model: Model, kind: str) -> list[Name]:
+    """All heads, all MLPs or all neurons of a model, in order; of converted neurons, their heads."""
+    if kind != "N":
+        return [part for part in parts_of(model, neurons=False) if part.kind == kind]
+    layers = range(len(model.blocks))
+    return [
+        part
+        for layer in layers
+        if neurons_of(model, layer) is not None
+        for part in neurons_in(model, layer)
+    ]
+
+
+def is_within(chain: Chain, kept: Chain) -> bool:
+    """Whether a part or a wire is the kept one, or belongs to it, as L0N5.1 belongs to L0N5."""
+    return all(
+        (name.kind, name.layer, name.number) == (other.kind, other.layer, other.number)
+        and other.term in (None, name.term)
+        and other.side in (None, name.side)
+        for name, other in zip(chain, kept, strict=True)
+    )
 
 
 def require_chain(model: Model, text: str, chain: Chain) -> None:
