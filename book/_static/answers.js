@@ -74,14 +74,7 @@
     globalThis.judgeAnswer = judge;
     return;
   }
-  const page = location.pathname.replace(/.*\/book\//, "").replace(/\.html$/, "");
-  const kept = (key) => {
-    try {
-      return localStorage.getItem(key);
-    } catch {
-      return null; // a browser that keeps nothing
-    }
-  };
+  const { page, ALL, read, write } = globalThis.circuitKept;
   document.querySelectorAll(".ck-answer").forEach((box, index) => {
     const data = JSON.parse(box.dataset.field);
     const key = `circuitkit:answer:${page}:${data.title}`;
@@ -109,15 +102,12 @@
       if (!input.value.trim()) reply.textContent = "No answer yet.";
       else if (check()) {
         show(true);
-        try {
-          localStorage.setItem(key, input.value);
-        } catch {
-          /* a browser that keeps nothing */
-        }
+        write(key, input.value);
       }
     });
     form.append(label, input, " ", send);
     box.append(form, reply);
+    box.previousElementSibling?.querySelector(".cell_output")?.classList.add("ck-stored"); // "No answer yet."
     // The text after the exercise gives the answer, so it waits for it.
     const text = [];
     for (let next = box.nextElementSibling; next && !next.matches("section, .ck-predict"); next = next.nextElementSibling)
@@ -137,12 +127,12 @@
       if (target && text.some((element) => element.contains(target))) show(true);
     };
     addEventListener("hashchange", follow);
-    const before = kept(key);
+    const before = read(key);
     if (before !== null) {
       input.value = before;
       check();
     }
-    show(before !== null || Boolean(kept("circuitkit:show-all-outputs")));
+    show(before !== null || Boolean(read(ALL)));
     follow();
   });
 })();

@@ -4,24 +4,8 @@
  */
 (() => {
   const boxes = [...document.querySelectorAll(".ck-predict")];
-  const ALL = "circuitkit:show-all-outputs";
-  const page = location.pathname.replace(/.*\/book\//, "").replace(/\.html$/, "");
+  const { page, ALL, read, write } = globalThis.circuitKept;
 
-  const kept = (key) => {
-    try {
-      return localStorage.getItem(key);
-    } catch {
-      return null; // a browser that keeps nothing
-    }
-  };
-  const keep = (key, value) => {
-    try {
-      if (value === null) localStorage.removeItem(key);
-      else localStorage.setItem(key, value);
-    } catch {
-      /* a browser that keeps nothing */
-    }
-  };
   const button = (words, name, click) => {
     const made = document.createElement("button");
     made.type = "button";
@@ -66,12 +50,13 @@
       this.waiting.className = "ck-waiting";
       const now = button(["Show the answer"], "ck-link", () => this.show());
       const always = button(["Always show answers"], "ck-link", () => {
-        keep(ALL, "yes");
+        write(ALL, "yes");
         predictions.forEach((one) => one.show());
       });
       this.waiting.append("The answer below waits for your prediction. ", now, " ", always);
       this.list = box.querySelector("ul");
       if (this.list) this.makeChoices();
+      else if (this.numbers) this.makeFields();
       else this.makeField();
       box.append(this.reply, this.waiting);
       box.classList.add("ck-live");
@@ -106,11 +91,40 @@
       this.box.append(form);
     }
 
+    /** A field for each of several numbers. */
+    makeFields() {
+      const form = document.createElement("form");
+      form.className = "ck-fields";
+      this.fields = Object.keys(this.numbers).map((name) => {
+        const label = document.createElement("label");
+        const field = document.createElement("input");
+        field.inputMode = "decimal";
+        field.size = 5;
+        label.append(name, " ", field);
+        form.append(label);
+        return field;
+      });
+      const send = document.createElement("button");
+      send.className = "ck-choice";
+      send.textContent = "Predict";
+      form.append(send);
+      form.addEventListener("submit", (event) => {
+        event.preventDefault();
+        this.say(this.fields.map(({ value }) => value.trim()).join(" "));
+      });
+      this.box.append(form);
+      // What the solution predicts is not what the reader predicts.
+      for (let next = this.box.nextElementSibling; next && !next.contains(this.fold); next = next.nextElementSibling)
+        next.querySelector(".cell_output")?.classList.add("ck-stored");
+      this.entries = [...(this.fold?.querySelectorAll("tbody tr td:nth-of-type(1)") ?? [])];
+      this.entries.forEach((entry) => (entry.textContent = "–"));
+    }
+
     /** The reader's prediction; what cannot be read is asked for again. */
     say(said) {
-      const done = this.list ? this.choose(Number(said)) : this.compare(said);
+      const done = this.list ? this.choose(Number(said)) : this.numbers ? this.compareAll(said) : this.compare(said);
       if (!done) return;
-      keep(this.key, said);
+      write(this.key, said);
       this.show();
     }
 
@@ -138,6 +152,24 @@
       return true;
     }
 
+    compareAll(all) {
+      const said = all.split(" ");
+      const given = said.map(written);
+      const right = Object.values(this.numbers);
+      if (given.length !== right.length || given.some(Number.isNaN)) {
+        this.reply.textContent = "Write a number into each field, for example 0.3 or 30%.";
+        return false;
+      }
+      said.forEach((text, place) => {
+        this.fields[place].value = text;
+        if (this.entries[place]) this.entries[place].textContent = short(given[place]);
+      });
+      const close = given.filter((number, place) => Math.abs(number - right[place]) <= 0.1 + 1e-9).length;
+      this.reply.textContent = `${close === right.length ? "✓" : "✗"} ${close} of your ${right.length} numbers ${close === 1 ? "is" : "are"} within 0.1 of the measured ones. The table below compares them.`;
+      this.reply.classList.toggle("ck-right", close === right.length);
+      return true;
+    }
+
     answer(isRight, said, model) {
       const [yours, its] = [said, model].map((words) => {
         const made = document.createElement("strong");
@@ -162,18 +194,18 @@
 
     /** As the reader left it; otherwise the answer waits. */
     begin() {
-      const before = kept(this.key);
+      const before = read(this.key);
       if (before !== null) this.say(before);
-      else if (kept(ALL)) this.show();
+      else if (read(ALL)) this.show();
       else this.hold();
     }
   }
 
   const predictions = boxes.map((box, index) => new Prediction(box, index));
   predictions.forEach((one) => one.begin());
-  if (kept(ALL) && boxes.length) {
+  if (read(ALL) && boxes.length) {
     const again = button(["Hold answers back again"], "ck-link", () => {
-      keep(ALL, null);
+      write(ALL, null);
       location.reload();
     });
     boxes[0].append(again);

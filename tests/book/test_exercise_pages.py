@@ -23,6 +23,21 @@ def test_the_page_follows_the_list(chapter):
     assert not found, "\n".join(found)
 
 
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_what_is_measured_after_a_prediction_or_a_claim_is_folded(chapter):
+    """Up to the next heading, because a later exercise shows what its reader has made."""
+    after, shown = False, []
+    for cell in page_of(chapter).cells:
+        tags = cell.metadata.get("tags", [])
+        if cell.cell_type == "markdown":
+            after = after and not re.search("^## ", cell.source, re.M)
+        elif re.search(r"exercises\.(predict|try_claim)\(", cell.source):
+            after = True
+        elif after and cell.outputs and not {"hide-output", "solution"} & {*tags}:
+            shown.append(cell.source)
+    assert shown == []
+
+
 @pytest.fixture
 def page(monkeypatch):
     """A page of a prediction and two functions, in a book of one chapter."""

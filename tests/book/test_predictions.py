@@ -26,6 +26,13 @@ value: out(r'p = (\\S+)')
 likely: 0.7
 why: it is one part of many
 -->"""
+TABLE = """How large are they?
+
+<!-- predict
+value: {"one": out(r'p = (\\S+)'), "two": 0.5}
+likely: 0.7, 0.5
+why: it is one part of many
+-->"""
 FOLDED = {"tags": ["hide-output"], "jupyter": {"outputs_hidden": True}}
 
 
@@ -49,7 +56,7 @@ def test_predictions_of_the_page_are_true_and_their_answers_wait(name):
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("text", [CHOICE, NUMBER])
+@pytest.mark.parametrize("text", [CHOICE, NUMBER, TABLE])
 def test_true_predictions_pass(problems, text):
     assert problems(text) == []
 
@@ -76,6 +83,8 @@ def test_true_predictions_pass(problems, text):
         (CHOICE.replace("why", "because"), FOLDED, "a prediction with 2 choices has the lines"),
         (CHOICE.replace("\n<!--", "\nA sentence.\n\n<!--"), FOLDED, "Nothing may lie between"),
         (NUMBER.replace("value", "number"), FOLDED, "a prediction with 0 choices has the lines"),
+        (TABLE.replace("0.7, ", ""), FOLDED, "must be 2 numbers that are not all right"),
+        (TABLE.replace("0.7", "0.003"), FOLDED, "must be 2 numbers that are not all right"),
         (CHOICE, {}, "no cell after it has the tag hide-output"),
         (CHOICE, {"tags": ["hide-output"]}, "set jupyter.outputs_hidden"),
     ],

@@ -3,6 +3,7 @@
 import pytest
 from playwright.sync_api import expect
 
+from tests.support.pdf import lines
 from tests.support.site import DESKTOP
 
 PAGE = "book/1-residual-stream/circuit-in-one-picture"
@@ -71,12 +72,39 @@ def test_on_paper_and_without_script_the_answer_can_be_read(open_page, site, pag
     expect(output).to_be_visible()
 
 
+def test_a_printed_page_contains_the_outputs_that_wait(page, site):
+    """3.87 is in one table of the page, which answers a prediction."""
+    page.goto(f"{site}/book/2-qk-and-ov/paths-and-ablation.html")
+    expect(page.get_by_role("cell", name="3.87")).to_be_hidden()
+    assert "3.87" in lines(page.pdf())
+
+
+def test_several_numbers_are_predicted_at_once(page, site):
+    page.goto(f"{site}/book/1-residual-stream/exercises.html")
+    box = page.locator(".ck-predict").first
+    measured = page.get_by_role("cell", name="1.01")
+    expect(measured).to_be_hidden()
+    expect(page.get_by_text("Your prediction is L1H0 by zero")).to_be_hidden()
+    for name in ("L1H0 by zero", "L1H0 by its mean", "L1H2 by zero"):
+        box.get_by_label(name).fill("0.55")
+    box.get_by_role("button", name="Predict").press("Enter")
+    expect(box.get_by_role("status")).to_contain_text("Write a number into each field")
+    box.get_by_label("L1H2 by its mean").fill("50%")
+    box.get_by_role("button", name="Predict").press("Enter")
+    expect(box.get_by_role("status")).to_contain_text("✗ 2 of your 4 numbers are within 0.1")
+    expect(measured).to_be_visible()
+    expect(page.get_by_role("cell", name="0.55").first).to_be_visible()
+    page.reload()
+    expect(box.get_by_label("L1H2 by its mean")).to_have_value("50%")
+
+
 def test_a_short_answer_is_judged_on_the_page_and_remembered(opened):
     page = opened.page
     field = page.locator(".ck-answer").first
     answer = field.get_by_label("Your answer")
     text = page.get_by_text("The second wire is").first
     expect(text).to_be_hidden()
+    expect(page.get_by_text("The second wire: No answer yet.")).to_be_hidden()
     answer.fill("L0H1 -> L1H3.K")
     answer.press("Enter")
     expect(field.get_by_role("status")).to_contain_text("✗ Not yet. This is the wire that the page")

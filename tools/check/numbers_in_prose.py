@@ -8,9 +8,9 @@ An HTML comment directly behind a number names its expression, and no page shows
 text chooses itself has `<!-- chosen -->` or `<!-- chosen: reason -->`. Decimals, percentages and integers above 12 need
 a comment; years, labels such as "chapter 13", code, formulas, links and headings do not. No notebook runs for this.
 
-An expression may use `out(regex)` and `cell(text, row, column)` (stored outputs of the page), `code(regex)` (its code),
-`cfg(model)` and `card(model)` (shipped models), `claim(id)`, `ex(name)` (the number of an exercise), `data("file.json")`,
-arithmetic, and `abs len max min round sum`.
+An expression may use `out(regex)`, `cell(text, row, column)` and `column(text, column)` (stored outputs of the page),
+`code(regex)` (its code), `cfg(model)` and `card(model)` (shipped models), `claim(id)`, `ex(name)` (the number of an exercise),
+`data("file.json")`, arithmetic, and `abs len max min round sum`.
 """
 
 import functools
@@ -100,16 +100,26 @@ class Names:
         """The number in the first group of `pattern` in the code of the page."""
         return written(re.findall(pattern, self.sources)[0].replace("_", ""))[0]
 
-    def cell(self, text: str, row: str | int, column: str | int) -> float:
-        """A number in a table: the one output that says `text`, and the names or places of row and column."""
+    def lines(self, text: str) -> list[list[str]]:
+        """The entries of the one table that says `text`, line by line."""
         pages = [BeautifulSoup(shown, "html.parser") for shown in self.html if "<table" in shown]
         tables = [page for page in pages if text in page.get_text()]
-        lines = [
+        return [
             [entry.get_text().strip() for entry in line.find_all(["th", "td"])]
             for line in only_one(tables, f"a table with the text {text!r}")
             .find("table")
             .find_all("tr")
         ]
+
+    def column(self, text: str, column: str) -> dict[str, float]:
+        """The numbers of a column by the names of their rows."""
+        head, *lines = self.lines(text)
+        at = head.index(column)
+        return {line[0]: written(line[at])[0] for line in lines}
+
+    def cell(self, text: str, row: str | int, column: str | int) -> float:
+        """A number in a table: the one output that says `text`, and the names or places of row and column."""
+        lines = self.lines(text)
         at = column if isinstance(column, int) else lines[0].index(column)
         rows = [line for line in lines[1:] if line[0] == row]
         line = lines[row + 1] if isinstance(row, int) else only_one(rows, f"the row {row!r}")
@@ -151,7 +161,8 @@ ARITHMETIC = {"abs": abs, "len": len, "max": max, "min": min, "round": round, "s
 
 def value(expression: str, names: Names, **more):
     """What an expression gives for a page; `more` has further names that it may use."""
-    own = {"out": names.out, "code": names.code, "cell": names.cell} | more
+    own = {"out": names.out, "code": names.code, "cell": names.cell, "column": names.column}
+    own |= more
     return eval(expression, {"__builtins__": {}} | SHARED | ARITHMETIC | own)
 
 

@@ -28,6 +28,14 @@ a number has no list and no conditions, and its `likely` is a number:
     why: one wire of 48 looks like a small part of the model
     -->
 
+A prediction of several numbers has a table for its value, the columns of which are found as by `cell`, and its `likely` is a list:
+
+    <!-- predict
+    value: column("measured", "measured")
+    likely: 0, 0, 0.5, 0.3
+    why: a head that looks only at the first token seems to do nothing
+    -->
+
 The output that answers has the tag `hide-output`: it is the first one so tagged after the comment.
 """
 
@@ -50,6 +58,8 @@ class Prediction:
     """The choice whose condition holds, counted from 1; None for a number."""
     number: float | None
     """What is right if there are no choices."""
+    numbers: dict[str, float] | None
+    """What is right if several numbers are asked for, each by its name."""
     likely: str
     why: str
 
@@ -71,14 +81,21 @@ def read(comment: str, choices: int, names: numbers.Names) -> Prediction:
             "Nothing may lie between the list and the comment."
         )
     x = numbers.value(found["value"], names)
+    if isinstance(x, dict):
+        expected = [round(float(word), 9) for word in found["likely"].split(",")]
+        if choices or len(expected) != len(x) or expected == list(x.values()):
+            raise ValueError(
+                f"`likely: {found['likely']}` must be {len(x)} numbers that are not all right; {x} is right"
+            )
+        return Prediction(0, None, None, x, found["likely"], found["why"])
     if not choices:
-        return Prediction(0, None, float(x), found["likely"], found["why"])
+        return Prediction(0, None, float(x), None, found["likely"], found["why"])
     holds = [place for place in places if numbers.value(found[place], names, x=x)]
     if len(holds) != 1:
         raise ValueError(f"x is {x}, and the conditions of the choices {holds} hold; expected one")
     if found["likely"] not in places or found["likely"] == holds[0]:
         raise ValueError(f"`likely: {found['likely']}` must be a wrong choice; {holds[0]} is right")
-    return Prediction(choices, int(holds[0]), None, found["likely"], found["why"])
+    return Prediction(choices, int(holds[0]), None, None, found["likely"], found["why"])
 
 
 def predictions(path: Path) -> list[tuple[int, Prediction]]:

@@ -28,6 +28,7 @@ def read(app, doctree) -> None:
 
 def scripts(app, pagename, templatename, context, doctree) -> None:
     if "ck-answer" in (context.get("body") or ""):
+        app.add_js_file("kept.js", loading_method="defer", priority=400)
         app.add_js_file("answers.js", loading_method="defer")
 
 

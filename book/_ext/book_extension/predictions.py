@@ -24,7 +24,7 @@ def read(app, doctree) -> None:
         choices = before if isinstance(before, nodes.bullet_list) else None
         made = predictions.read(said[1], len(choices) if choices else 0, Names(source))
         parts = [parent[at - 2], choices] if choices else [before]
-        data = {"right": made.right, "number": made.number}
+        data = {"right": made.right, "number": made.number, "numbers": made.numbers}
         box = nodes.container(classes=["ck-predict"])
         parent[at] = box
         for part in parts:
@@ -37,6 +37,7 @@ def read(app, doctree) -> None:
 
 def scripts(app, pagename, templatename, context, doctree) -> None:
     if "ck-predict" in (context.get("body") or ""):
+        app.add_js_file("kept.js", loading_method="defer", priority=400)
         app.add_js_file("predict.js", loading_method="defer")
 
 
