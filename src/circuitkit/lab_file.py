@@ -10,6 +10,7 @@ weights, so that the page can compare its own numbers when it opens.
 import json
 import os
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -25,7 +26,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from circuitkit.ablation import run, run_with
 from circuitkit.bridge import copy_model, norms_close_layers, own_hooks_only, submodules
 from circuitkit.checks import checked, require_bridge, require_finite, to_tokens
-from circuitkit.conversion.convert import find_mlp
+from circuitkit.conversion.convert import FoundMLP, find_mlp, is_mixture
 from circuitkit.conversion.neurons import bias_of
 from circuitkit.cuts import resolve
 from circuitkit.effects import wires
@@ -170,11 +171,14 @@ def lab(
     n_weights = sum(weight.numel() for weight in model.original_model.parameters())
     require_at_most(NUMBERS, n_weights, "weights")
     is_one = isinstance(text, str | Tensor)
+    if not is_one and not text:
+        raise ValueError("The list of texts is empty. Give at least one text.")
     rows = [
         row[None].cpu() for one in ([text] if is_one else text) for row in to_tokens(model, one)
     ]
     require_at_most(TEXTS, len(rows), "texts")
     require_at_most(POSITIONS, max(row.shape[1] for row in rows), "tokens in a text")
+    mlps_of(model)  # refused before it runs in float64, which a mixture of experts does not
     twin = rounded_copy(model, rows[0])
     tensors, card = read(twin)
     checks = list(compared(twin, [*rows, *random_rows(twin)][:3], rows))
@@ -199,8 +203,8 @@ def lab(
 def refused(reason: str) -> ValueError:
     """The error for a model that the page cannot compute."""
     return ValueError(
-        f"The lab cannot show this model: {reason.rstrip('.')}. In a notebook the library runs every "
-        "model, with the same cuts: ck.run(model, text, without='L0H1')."
+        f"The lab cannot show this model: {reason.rstrip('.')}. In a notebook, "
+        "ck.run(model, tokens, without='L0H1') makes the same cuts where the library can read the model."
     )
 
 
@@ -214,7 +218,8 @@ def require_known_shape(model: TransformerBridge, heads: Sequence[Heads]) -> Non
     """Raise a `ValueError` for what the engine of the page does not compute."""
     require_at_most(LAYERS, len(model.blocks), "layers")
     verdict = verdict_on(model)
-    problems = [reason for reason in vars(verdict).values() if isinstance(reason, str)]
+    whole = vars(verdict) | {"unembedding": re.sub("they|them", "its logits", verdict.unembedding)}
+    problems = [reason for reason in whole.values() if isinstance(reason, str)]
     problems += [*verdict.mlps.values(), *verdict.heads.values()]
     if any(factor != 1 for factor in verdict.factors.values()):
         problems.append("it multiplies what its parts write")
@@ -238,6 +243,20 @@ def require_known_shape(model: TransformerBridge, heads: Sequence[Heads]) -> Non
         problems += [layer.why_no_patterns, *(reason for reason, is_so in reasons.items() if is_so)]
     for problem in filter(None, problems):
         raise refused(problem)
+
+
+def mlps_of(model: TransformerBridge) -> dict[int, FoundMLP]:
+    """The MLPs of a model by their layers, or a `ValueError` for one that the page cannot compute."""
+    if any(is_mixture(block.mlp) for block in model.blocks if "mlp" in submodules(block)):
+        raise refused("its MLPs are mixtures of experts")
+    try:
+        return {
+            layer: find_mlp(model, layer)
+            for layer, block in enumerate(model.blocks)
+            if "mlp" in submodules(block)
+        }
+    except ValueError as problem:
+        raise refused(str(problem)) from None
 
 
 # A copy with rounded weights, and what the page reads of it
@@ -273,16 +292,14 @@ def read(model: TransformerBridge) -> tuple[dict[str, Tensor], dict[str, Any]]:
     require_known_shape(model, layers)
     tensors: dict[str, Tensor | None] = {"W_E": model.W_E, "W_U": model.W_U, "b_U": model.b_U}
     norms, activations = {"ln_final": submodules(model).get("ln_final")}, set()
+    mlps = mlps_of(model)
     for layer, heads in enumerate(layers):
-        place, block = f"layers.{layer}", model.blocks[layer]
+        place, attention = f"layers.{layer}", model.blocks[layer].attn
         norms[f"{place}.ln1"] = norm_before(model, Name("H", layer))
-        tensors |= {f"{place}.{name}": value for name, value in side_by_side(block.attn, heads)}
-        if "mlp" not in submodules(block):
+        tensors |= {f"{place}.{name}": value for name, value in side_by_side(attention, heads)}
+        if layer not in mlps:
             continue
-        try:
-            mlp = find_mlp(model, layer)
-        except ValueError as problem:
-            raise refused(str(problem)) from None
+        mlp = mlps[layer]
         activations.add(mlp.activation)
         norms[f"{place}.ln2"] = mlp.norm
         for name in ("in", "gate", "out"):
@@ -340,9 +357,11 @@ def read_norms(
 
 def positions_of(model: TransformerBridge, n_ctx: int) -> Float[Tensor, "pos d_model"]:
     """What the model adds to the stream at each position, which may be zero."""
-    recording = run(model, torch.zeros(1, n_ctx, dtype=torch.long)).recording
+    # Not only one token: the row of a padding token is zero, whatever the model multiplies it by.
+    tokens = torch.linspace(0, len(model.W_E) - 1, n_ctx).long()
+    recording = run(model, tokens[None]).recording
     embedded, added = (recording.start_output(Name(kind))[0] for kind in ("embed", "pos"))
-    if not torch.allclose(embedded, model.W_E[:1], rtol=1e-5, atol=1e-7):
+    if not torch.allclose(embedded, model.W_E[tokens], rtol=1e-5, atol=1e-7):
         raise refused("its stream does not begin with the rows of W_E")
     return added
 

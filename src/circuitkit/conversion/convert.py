@@ -150,14 +150,19 @@ def find_mlps(model: Model) -> list[FoundMLP]:
     return mlps
 
 
+def is_mixture(mlp: Any) -> bool:
+    """Whether an MLP chooses between experts."""
+    names = {name.rsplit(".", 1)[-1].lower() for name, _ in mlp.named_modules()}
+    return "moe" in type(mlp).__name__.lower() or bool(names & {"experts", "router"})
+
+
 def find_mlp(model: Model, layer: int) -> FoundMLP:
     """The MLP of one layer."""
     if converted_neurons(model, layer) is not None:
         raise ValueError("Its MLP is converted already; see model.report.")
     block: Any = model.blocks[layer]
     kind = type(block.mlp).__name__
-    module_names = {name.rsplit(".", 1)[-1].lower() for name, _ in block.mlp.named_modules()}
-    if "moe" in kind.lower() or module_names & {"experts", "router"}:
+    if is_mixture(block.mlp):
         raise ValueError(
             f"{kind} is a mixture of experts. Its router makes a discontinuous choice, which no sum "
             "of heads follows within a bound. Convert a dense model."

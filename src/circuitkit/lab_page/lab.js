@@ -66,6 +66,7 @@ async function openOwn(element) {
     element.classList.add("cl-live");
     note.remove();
   } catch (error) {
-    note.textContent = `This model is not shown: ${error instanceof Error ? error.message : error}. In a notebook, run it with the library: ck.run(model, text, without="L0H1").`;
+    const reason = error instanceof Error ? error.message : String(error);
+    note.textContent = `This model is not shown: ${reason.replace(/\.$/, "")}. In a notebook, ck.run(model, tokens, without="L0H1") makes the same cuts where the library can read the model.`;
   }
 }

@@ -4,7 +4,7 @@
 import { meansOf } from "./analysis.js";
 import { forward, logits } from "./engine.js";
 import { parseCut } from "./names.js";
-import { buildModel, readHeader, readTensors } from "./weights.js";
+import { buildModel, damaged, fromJson, readHeader, readTensors } from "./weights.js";
 
 /** @typedef {import("./weights.js").Card} Card */
 /** @typedef {import("./weights.js").Model} Model */
@@ -31,7 +31,7 @@ export function readLab(bytes) {
   const said = header.__metadata__?.lab;
   if (typeof said !== "string") throw new Error("it was not written by ck.lab");
   /** @type {FileCard} */
-  const card = JSON.parse(said);
+  const card = fromJson(said);
   const tensors = readTensors(bytes);
   const model = buildModel(tensors, card);
   const { nCtx, dVocab, nLayers, nHeads } = model;
@@ -52,7 +52,7 @@ export function readLab(bytes) {
     [card.checks?.every?.(({ ids, cuts, every }) => fits(ids) && Array.isArray(cuts) && cuts.length < 100 && cuts.every(known) && areWhole([every]) && every > 0), "checks"],
   ];
   const wrong = right.find(([is]) => !is);
-  if (wrong) throw new Error(`its ${wrong[1]} do not fit its model`);
+  if (wrong) throw damaged(`its ${wrong[1]} do not fit its model`);
   return { card, model, tensors };
 }
 
@@ -67,7 +67,7 @@ export function compare(model, { checks, rows }, tensors) {
     const run = forward(model, ids, { cuts, means: fill === "mean" ? means : null, wiresToo: true });
     const { values: theirs } = tensors.get(`check.${number}`) ?? { values: new Float32Array() };
     const columns = Math.ceil(model.dVocab / every);
-    if (theirs.length !== ids.length * columns) throw new Error("its checks do not fit its model");
+    if (theirs.length !== ids.length * columns) throw damaged("its checks do not fit its model");
     const ours = logits(model, run);
     theirs.forEach((value, i) => {
       const away = Math.abs(value - ours[Math.floor(i / columns) * model.dVocab + (i % columns) * every]);

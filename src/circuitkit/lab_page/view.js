@@ -163,7 +163,9 @@ export class View {
       if (!found) throw new Error("ck.lab has not written it");
       await this.session.openFile(found[1]);
     } catch (error) {
-      this.say(`${file.name} could not be opened: ${error instanceof Error ? error.message : error}.`);
+      const reason = error instanceof Error ? error.message : String(error);
+      this.say(`${file.name} could not be opened: ${reason.replace(/\.$/, "")}.`);
+      this.frame.live.scrollIntoView({ block: "nearest" });
     }
     this.frame.file.value = ""; // so that the same file can be chosen again
   }
@@ -352,7 +354,7 @@ export class View {
     const cropped = reply.cropped ? ` The model reads only the first ${reply.tokens.length} tokens.` : "";
     const byte = reply.tokens.find(({ text }) => /^<[0-9A-F]{2}>$/.test(text));
     const bytes = byte ? ` The model has no token for one of the characters and reads its bytes, such as ${byte.text}.` : "";
-    const empty = reply.tokens.length < 2 ? " The text is empty, so the model reads only its start token." : "";
+    const empty = !this.session.state.text ? " The text is empty, so the model reads only its start token." : "";
     const token = said ? "" : `Position ${reply.at}, ${visible(reply.tokens[reply.at].text)}. `;
     const still = said === "New text" || said === "New second text" || said?.startsWith("Training step") ? stillCut(this.session.state.cuts, this.patching()) : "";
     this.twoTexts();

@@ -86,12 +86,31 @@ function halves() {
   return table;
 }
 
+/** @param {string} reason */
+export function damaged(reason) {
+  return new Error(`the file is damaged (${reason})`);
+}
+
+/** JSON of a file. @param {string} text @returns {any} */
+export function fromJson(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw damaged("what it says of its model is no JSON");
+  }
+}
+
 /**
  * @param {string} text
  * @returns {Uint8Array}
  */
 export function fromBase64(text) {
-  const binary = atob(text);
+  let binary;
+  try {
+    binary = atob(text);
+  } catch {
+    throw damaged("its weights are not in base64");
+  }
   const bytes = new Uint8Array(binary.length);
   for (let i = 0; i < bytes.length; i++) bytes[i] = binary.charCodeAt(i);
   return bytes;
@@ -106,7 +125,8 @@ export async function unpacked(bytes) {
   const reader = new Blob([/** @type {any} */ (bytes)]).stream().pipeThrough(new DecompressionStream("gzip")).getReader();
   const parts = [];
   let size = 0;
-  for (let next = await reader.read(); !next.done; next = await reader.read()) {
+  const read = () => reader.read().catch(() => Promise.reject(damaged("its weights cannot be unpacked")));
+  for (let next = await read(); !next.done; next = await read()) {
     parts.push(next.value);
     size += next.value.length;
     if (size > 4 * LIMITS.weights + LIMITS.header) throw new Error("its weights are more than the lab reads");
@@ -122,9 +142,9 @@ export async function unpacked(bytes) {
 export function readHeader(bytes) {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const length = bytes.length < 8 ? 0 : Number(view.getBigUint64(0, true));
-  if (length < 2 || length > Math.min(LIMITS.header, bytes.length - 8)) throw new Error(`this is no safetensors file: its header would have ${length} bytes`);
-  const header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + length)));
-  if (!header || typeof header !== "object" || Array.isArray(header)) throw new Error("the header of the file is no object");
+  if (length < 2 || length > Math.min(LIMITS.header, bytes.length - 8)) throw damaged(`its header would have ${length} bytes`);
+  const header = fromJson(new TextDecoder().decode(bytes.subarray(8, 8 + length)));
+  if (!header || typeof header !== "object" || Array.isArray(header)) throw damaged("its header is no object");
   return { header, start: 8 + length };
 }
 
@@ -148,12 +168,12 @@ export function readTensors(bytes) {
     const whole = (/** @type {unknown} */ value) => Array.isArray(value) && value.every((one) => Number.isSafeInteger(one) && one >= 0);
     const [from, to] = whole(data_offsets) ? data_offsets : [0, -1];
     if (!whole(shape) || shape.length > 2 || to > bytes.length - start || to - from !== size * shape.reduce((/** @type {number} */ a, /** @type {number} */ b) => a * b, 1))
-      throw new Error(`${name} does not fit its place in the file`);
+      throw damaged(`${name} does not fit its place`);
     total += (to - from) / size;
     if (total > LIMITS.weights) throw new Error(`the file has more than ${LIMITS.weights} numbers, the most that the lab reads`);
     const raw = bytes.slice(start + from, start + to).buffer;
     const values = dtype === "F16" ? Float32Array.from(new Uint16Array(raw), (bits) => half[bits]) : dtype === "F32" ? new Float32Array(raw) : Float32Array.from(new Int8Array(raw));
-    if (!values.every(Number.isFinite)) throw new Error(`${name} has values that are not finite numbers`);
+    if (!values.every(Number.isFinite)) throw damaged(`${name} has values that are not finite numbers`);
     found.set(name, { shape, values });
   }
   for (const [name, { shape: [, columns], values }] of found) {

@@ -153,6 +153,7 @@ export class Bench {
     const { model: name, text, fill, cuts, other } = setting;
     const { model, reader } = this.held(name);
     const all = reader.encode(text, model.nCtx + 1);
+    if (!all.length) throw new Error("the text has no tokens, and the model needs at least one");
     const ids = all.slice(0, model.nCtx);
     const means = this.meansFor(name, fill);
     const before = this.ran(name, ids, [], null);

@@ -193,15 +193,16 @@ def test_the_page_refuses_what_is_broken_or_hostile_with_a_reason():
     bomb = gzip.compress(bytes(40_000_000))
     questions = {
         "": saved(page),
-        "no safetensors file": bytes_of(b"PK\x03\x04 something else"),
-        "its header would have": bytes_of((2**60).to_bytes(8, "little") + b"{}"),
+        "damaged (its header would have 0 bytes)": bytes_of(b"PK"),
+        "damaged (its weights cannot be unpacked)": bytes_of(gzip.compress(b"{}")[:-4]),
+        "damaged (its header would have 1048576 bytes)": bytes_of((2**20).to_bytes(8, "little") + b"{}"),
         "more than the lab reads": bytes_of(bomb),
         "not written by ck.lab": saved(page, lambda header, body: (header | {"__metadata__": {}}, body)),
-        "does not fit its place": saved(page, lambda header, body: (header, body[:-4])),
-        "not finite": saved(page, with_values("layers.0.W_in", np.nan)),
+        "does not fit its place)": saved(page, lambda header, body: (header, body[:-4])),
+        "damaged (layers.0.W_in has values that are not finite": saved(page, with_values("layers.0.W_in", np.nan)),
         "other logits than PyTorch": saved(page, with_values("layers.0.W_in", 3.0)),
         "at most 12 layers": saved(page, with_card(dHead=10**9)),
-        "its tokens": saved(page, with_card(tokens=["<img src=x onerror=alert(1)>"])),
+        "damaged (its tokens do not fit its model)": saved(page, with_card(tokens=["<img src=x onerror=alert(1)>"])),
         "its rows": saved(page, with_card(rows=[[10**6]])),
         "its checks": saved(page, with_card(checks=[])),
     }  # fmt: skip
@@ -214,7 +215,8 @@ def test_the_page_refuses_what_is_broken_or_hostile_with_a_reason():
     ("kind", "reason"),
     [
         ("bert", "a network"),
-        ("gemma2", "capped"),
+        ("gemma1", "does not begin with the rows of W_E"),
+        ("gemma2", "its logits are capped at 8"),
         ("qwen3", "normalise queries and keys"),
         ("mistral", "see only 5 positions"),
         ("native-encoder", "look ahead"),
@@ -223,6 +225,28 @@ def test_the_page_refuses_what_is_broken_or_hostile_with_a_reason():
 def test_other_shapes_are_refused_with_the_reason_and_the_way_that_works(kind, reason):
     with pytest.raises(ValueError, match=rf"{reason}.* ck\.run\(model"):
         ck.lab(zoo.make(kind), torch.tensor([[3, 7, 9]]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "reason"),
+    [
+        ("gemma", {"head_dim": 8}, "does not begin with the rows of W_E"),
+        ("mixtral", {"num_local_experts": 2}, "its MLPs are mixtures of experts"),
+    ],
+)
+def test_models_as_they_are_initialised_are_refused(kind, settings, reason, tmp_path):
+    """The padding token of such a Gemma has a row of zeros, which no factor changes."""
+    config = transformers.AutoConfig.for_model(kind, **zoo.GROUPED | settings)
+    original = transformers.AutoModelForCausalLM.from_config(config).eval()
+    model = tiny_models.from_folder(tmp_path, original, noise=0)
+    with pytest.raises(ValueError, match=f"{reason}.* where the library can read the model"):
+        ck.lab(model, torch.tensor([[3, 7, 9]]))
+
+
+def test_an_empty_list_of_texts_is_refused():
+    model = zoo.make("native", torch.float32)
+    with pytest.raises(ValueError, match="list of texts is empty. Give at least one text"):
+        ck.lab(model, [])
 
 
 def test_a_model_beyond_the_limits_is_refused_with_the_numbers():
