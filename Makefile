@@ -206,6 +206,8 @@ weekly-colab: ## every notebook, set-up cell first, with Colab's packages: nothi
 	$(COLAB) -m pip install --quiet nbval pytest-xdist
 	! comm -23 _build/colab/before.txt <($(COLAB) -m pip freeze | sort) | grep .
 	TQDM_DISABLE=1 CIRCUITKIT_STILL=1 PYDEVD_DISABLE_FILE_VALIDATION=1 $(COLAB) -m pytest book -q -p no:cacheprovider -c tests/packaging/colab.ini --rootdir=. $(NBVAL) $(PARALLEL)
+	$(COLAB) -m nbconvert --to html --execute --output-dir _build/colab book/models-and-heads.ipynb
+	[ $$(grep -c 'class="ck-packed"' _build/colab/models-and-heads.html) = 3 ] # live attention views
 
 weekly-pages: browser book ## every page in every width and theme
 	$(WEEKLY) tests/site --dist load # one file has nearly all of these tests

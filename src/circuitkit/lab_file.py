@@ -31,6 +31,7 @@ from circuitkit.conversion.neurons import bias_of
 from circuitkit.cuts import resolve
 from circuitkit.effects import wires
 from circuitkit.figures import circuit
+from circuitkit.figures.pictures import STILL
 from circuitkit.first_use import verdict_on
 from circuitkit.heads import Heads, first_difference
 from circuitkit.intervention import Replacement
@@ -47,8 +48,6 @@ NUMBERS, LAYERS, HEADS, POSITIONS, TEXTS = 3_000_000, 12, 16, 256, 64
 """What the lab reads at most; `lab_page/weights.js` and `own.js` have the same limits."""
 IN_PLACE = 4_000_000
 """The largest page, in bytes, that a notebook shows in place."""
-STILL = "CIRCUITKIT_STILL"
-"""If this environment variable is set, notebooks store a still picture, the same on every run."""
 CHECKED = 2500
 """About how many logits of a text are compared with PyTorch."""
 

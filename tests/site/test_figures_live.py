@@ -1,13 +1,18 @@
-"""Attention views: by keyboard, on a phone, without the script, and on paper."""
+"""Attention views: by keyboard, on a phone, without the script, on paper, and in notebooks."""
 
 import re
+from urllib.parse import urlparse
 
+import nbformat
 import numpy as np
 import pytest
+from nbconvert import HTMLExporter
 from playwright.sync_api import expect
 
 from circuitkit import figures
-from tests.support.site import HTML, served
+from circuitkit.figures.pictures import STILL
+from tests.support.site import DESKTOP, HTML, served
+from tools.notebooks import execute
 
 TOKENS = ["<bos>", *(f" t{i}" for i in range(1, 30))]
 HEAD = (
@@ -24,12 +29,31 @@ CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
 };"""
 
 
+# How JupyterLab shows outputs: it sets their text, and makes each script again so that it runs. A loader of modules is there.
+INSERT = """outputs => {
+    window.define = Object.assign(() => { throw new Error("a module without a name"); }, {amd: true});
+    for (const output of outputs) {
+        const cell = document.body.appendChild(document.createElement("div"));
+        cell.innerHTML = output;
+        for (const script of cell.querySelectorAll("script")) {
+            const again = document.createElement("script");
+            for (const {name, value} of script.attributes) again.setAttribute(name, value);
+            again.textContent = script.textContent;
+            script.replaceWith(again);
+        }
+    }
+}"""
+
+
+def random_view():
+    patterns = np.tril(np.random.default_rng(0).dirichlet(np.ones(30), size=(2, 30)))
+    return figures.attention(TOKENS, patterns, ["L0H0", "L0H1"], alt="Both heads attend at random")
+
+
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     folder = tmp_path_factory.mktemp("figures")
-    patterns = np.tril(np.random.default_rng(0).dirichlet(np.ones(30), size=(2, 30)))
-    view = figures.attention(TOKENS, patterns, ["L0H0", "L0H1"], alt="Both heads attend at random")
-    body = f"<main class='bd-content'><h1>t</h1>{view._repr_html_()}</main>"
+    body = f"<main class='bd-content'><h1>t</h1>{random_view()._repr_html_()}</main>"
     (folder / "page.html").write_text(HEAD + body)
     (folder / "_static").symlink_to(HTML / "_static")
     with served(folder) as place:
@@ -85,3 +109,60 @@ def test_paper_shows_the_still_picture(opened):
     opened.page.emulate_media(media="print")
     expect(opened.page.locator(".ck-still")).to_be_visible()
     assert not opened.page.locator(".ck-zoom").is_visible()
+
+
+def require_live(page, count: int) -> None:
+    """Scroll to each view, and wait until circuitsvis has drawn it; a click on a head draws that head."""
+    views = page.locator(".ck-attention")
+    expect(views).to_have_count(count)
+    for number in range(count):
+        view = views.nth(number)
+        view.scroll_into_view_if_needed()
+        expect(view).to_have_attribute("data-live", "ready", timeout=30_000)
+        last = view.locator(".ck-head").last
+        last.press("Enter")
+        name = last.locator("span").inner_text()
+        expect(view.locator(".ck-view canvas")).to_have_attribute("aria-label", re.compile(name))
+        assert not view.locator(".ck-still").is_visible()
+
+
+def test_every_output_of_a_notebook_is_live_and_works_alone(open_page, monkeypatch):
+    monkeypatch.delenv(STILL)
+    output = random_view()._repr_html_()
+    opened = open_page("about:blank", theme="dark")
+    for outputs in ([output, output], [output]):  # together as in JupyterLab, and alone as in Colab
+        opened.go("about:blank")
+        opened.page.evaluate(INSERT, outputs)
+        require_live(opened.page, len(outputs))
+        assert opened.too_wide() == []
+        assert opened.problems == []
+    opened.page.evaluate("delete window.define")  # axe would register itself there
+    assert opened.accessibility_faults(".ck-attention") == []
+    opened.page.emulate_media(media="print")
+    expect(opened.page.locator(".ck-still")).to_be_visible()
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize(
+    "name", ["models-and-heads", "3-induction-heads/induction-in-a-trained-model"]
+)
+def test_an_exported_notebook_of_the_book_is_live_without_another_host(
+    open_page, monkeypatch, tmp_path, name
+):
+    monkeypatch.delenv(STILL)
+    monkeypatch.delitem(execute.ENVIRONMENT, STILL)
+    path = execute.ROOT / f"book/{name}.ipynb"
+    count = path.read_text("utf-8").count('<figure class=\\"ck-attention')
+    text = execute.execute(path)
+    print(f"{name}: {len(text):,} characters with {count} live views")
+    exporter = HTMLExporter()
+    page, _ = exporter.from_notebook_node(nbformat.reads(text, as_version=4))
+    (tmp_path / "page.html").write_text(page, "utf-8")
+    opened = open_page("about:blank", width=DESKTOP)
+    asked = []
+    opened.page.on("request", lambda request: asked.append(request.url))
+    opened.go((tmp_path / "page.html").as_uri())
+    require_live(opened.page, count)
+    # nbconvert's own page asks for its loader of modules and for MathJax, and gets neither
+    theirs = {urlparse(str(url)).netloc for url in exporter.trait_values().values()}
+    assert {urlparse(url).netloc for url in asked} <= {*theirs, ""}

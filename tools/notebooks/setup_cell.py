@@ -18,7 +18,7 @@ CELL = """\
 import sys
 
 if "google.colab" in sys.modules:
-    %pip install -q --find-links . "circuitkit-book=={version}\""""
+    %pip install -q --find-links . "circuitkit-book[live]=={version}\""""
 
 
 def source() -> str:

@@ -4,6 +4,8 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
+import circuitkit.figures
+
 # The parts of MathJax that write formulas, which `formulas.js` brings; its ready-made file adds a menu that is as large as
 # half of them.
 MATHJAX = (
@@ -28,6 +30,8 @@ def copy_scripts(app) -> None:
         return
     static = Path(app.outdir) / "_static"
     static.mkdir(parents=True, exist_ok=True)
+    for name in ("attention.css", "attention.js"):
+        shutil.copyfile(Path(circuitkit.figures.__file__).with_name(name), static / name)
     shutil.copyfile(folder("circuitsvis") / "dist/cdn/iife.js", static / "circuitsvis.js")
     source, target = folder("sphinx-mathjax-offline") / "static/mathjax", static / "mathjax"
     for part in MATHJAX_FOLDERS:

@@ -1,13 +1,19 @@
 """Attention patterns: a small heatmap of each head, one head large, and a table in words.
 
-The book makes the view live: its pages draw the large head with circuitsvis, and readers choose
-the head. Everywhere else, and without scripts, the still picture remains.
+In the book and in a running notebook the view is live: circuitsvis draws the large head, and readers
+choose the head. Everywhere else, and without scripts, the still picture remains.
 """
 
+import base64
+import gzip
 import hashlib
 import html
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 
@@ -16,6 +22,7 @@ from circuitkit.figures.pictures import (
     NEGATIVE,
     POSITIVE,
     SHOWN_DPI,
+    STILL,
     Numbers,
     check_alt,
     in_page,
@@ -83,7 +90,7 @@ class Attention:
             f'{large}<div class="ck-zoom"></div>'
             f'<details class="ck-table"><summary>The same as a table</summary>'
             f"{table(list(self.tokens), self.patterns, list(self.names))}</details>\n"
-            f'<script type="application/json">{data}</script>\n</figure>'
+            f'<script type="application/json">{data}</script>\n{live_part()}</figure>'
         )
 
 
@@ -114,7 +121,11 @@ def attention(
     Notes
     -----
     Weights are rounded to 4 decimals. The weight in full colour is 1, or the largest magnitude if
-    that is more or if a weight is negative. Source: this book; the live view is circuitsvis's.
+    that is more or if a weight is negative. A notebook shows a live view if circuitsvis is
+    installed (`pip install "circuitkit-book[live]"`), and else a still picture. Every output with a
+    live view has circuitsvis's script in it, 0.5 MB, so that it asks no other host and works when
+    the notebook is opened again. With the environment variable `CIRCUITKIT_STILL=1` notebooks
+    store the still picture only. Source: this book; the live view is circuitsvis's.
 
     Examples
     --------
@@ -150,6 +161,26 @@ def check_sizes(tokens: Sequence[str], weights: np.ndarray, names: Sequence[str]
             "The weights are NaN or infinite. Give the pattern after the softmax, not the masked "
             "scores before it."
         )
+
+
+def live_part() -> str:
+    """What makes a view live in a notebook; "" if it must stay still, or circuitsvis is missing."""
+    found = find_spec("circuitsvis")
+    script = Path(found.origin or "").with_name("dist") / "cdn/iife.js" if found else Path()
+    if os.environ.get(STILL) or not script.is_file():
+        return ""
+    style, code = (Path(__file__).with_name(f"attention.{end}") for end in ("css", "js"))
+    return (
+        f"<style>{style.read_text('utf-8')}</style>\n"
+        f'<script type="text/plain" class="ck-packed">{packed(script)}</script>\n'
+        f"<script>{code.read_text('utf-8')}</script>\n"
+    )
+
+
+@cache
+def packed(script: Path) -> str:
+    """A file, compressed, as text: outputs do not share it, because Colab shows each by itself."""
+    return base64.b64encode(gzip.compress(script.read_bytes(), mtime=0)).decode()
 
 
 def visible(token: str) -> str:

@@ -27,6 +27,8 @@ Numbers = Tensor | np.ndarray | Sequence | float
 PALETTE = ("#0072B2", "#D55E00", "#00805E", "#A6558A", "#8A6D00", "#4D4D4D")
 POSITIVE, NEGATIVE = "#0072B2", "#D55E00"
 SIGNED = ("#8F3B00", NEGATIVE, "#FFFFFF", POSITIVE, "#00436B")
+STILL = "CIRCUITKIT_STILL"
+"""If this environment variable is set, notebooks store still pictures, the same on every run."""
 DPI, SHOWN_DPI = 144, 100  # stored sharper than shown, for screens with fine pixels
 MOST_LINES = 12  # in the description of one panel
 

@@ -1,16 +1,20 @@
 """The attention view: complete when still, the same on every machine, and clear about wrong sizes."""
 
+import gzip
 import json
 import re
 from base64 import b64decode
 from html.parser import HTMLParser
+from importlib.util import find_spec
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from circuitkit import figures
+from circuitkit.figures import attention_view
 
 TOKENS = ["<bos>", " the", " cat\n", "</script>"]
 PATTERN = np.array(
@@ -135,6 +139,26 @@ def test_nothing_is_loaded_from_another_host():
     text = view()._repr_html_()
     assert re.findall(r"<script[^>]*>", text) == ['<script type="application/json">']
     assert "//" not in re.sub(r"base64,[^\"]+", "", text)
+
+
+def test_a_running_notebook_gets_the_still_view_and_all_that_makes_it_live(monkeypatch):
+    still = view()._repr_html_()
+    monkeypatch.delenv(attention_view.STILL)
+    live = view()._repr_html_()
+    added = live.removeprefix(still.removesuffix("</figure>")).removesuffix("</figure>")
+    assert f"{still.removesuffix('</figure>')}{added}</figure>" == live
+    packed = re.search(r'<script type="text/plain" class="ck-packed">([\w+/=]+)</script>', added)[1]
+    script = Path(find_spec("circuitsvis").origin).with_name("dist") / "cdn/iife.js"
+    assert gzip.decompress(b64decode(packed)) == script.read_bytes()
+    assert "://" not in added
+    assert len(added) < 500_000  # three at once pass the server of notebooks: 3 MB in 3 seconds
+
+
+def test_a_running_notebook_without_circuitsvis_shows_the_still_view(monkeypatch):
+    still = view()._repr_html_()
+    monkeypatch.delenv(attention_view.STILL)
+    monkeypatch.setattr(attention_view, "find_spec", lambda name: None)
+    assert view()._repr_html_() == still
 
 
 def colours(view):

@@ -1,11 +1,29 @@
-// Makes the attention views of a page live: circuitsvis draws the head that the reader chooses.
+// Makes the attention views of a page or of a notebook live: circuitsvis draws the head that the reader chooses.
 (() => {
-  // Loaded once; it leaves window.CircuitsVis.
-  const bring = () =>
+  // Every output of a notebook has this script, and the first one that runs finds the views of all others.
+  if (window.ckAttention) return;
+  window.ckAttention = true;
+  // A page of the book has circuitsvis in a file.
+  const fromFile = () =>
     new Promise((resolve, reject) => {
       const src = `${document.documentElement.dataset.content_root}_static/circuitsvis.js`;
       document.head.append(Object.assign(document.createElement("script"), { src, onload: resolve, onerror: reject }));
     });
+  // An output of a notebook carries it, compressed, so that no host is asked and the output works alone.
+  const fromOutput = async (packed) => {
+    const bytes = Uint8Array.from(atob(packed.textContent), (letter) => letter.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const text = await new Response(stream).text();
+    // A page may have a loader of modules; without these names, circuitsvis does not register itself there.
+    const script = `{ const define = undefined, module = undefined, exports = undefined;\n${text}\n}`;
+    document.head.append(Object.assign(document.createElement("script"), { textContent: script }));
+    if (!window.CircuitsVis) throw new Error("the page runs no scripts");
+  };
+  // Loaded once; it leaves window.CircuitsVis.
+  const bring = (figure) => {
+    const packed = figure.querySelector(".ck-packed");
+    return packed ? fromOutput(packed) : fromFile();
+  };
   let brought;
   let views = 0;
   // The page comes first: the script is 1.3 MB, and the still picture is there already.
@@ -17,7 +35,7 @@
   const start = async (figure) => {
     try {
       await quiet();
-      await (brought ??= bring());
+      await (brought ??= bring(figure));
     } catch {
       return; // the still pictures and the table remain
     }
