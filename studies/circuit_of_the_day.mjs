@@ -1,14 +1,14 @@
 // How often five ways to play win the circuit of the day: node studies/circuit_of_the_day.mjs 2026-11-28 365
 // Every day is played by the page's own rules (`puzzle.js`). The policies:
 //   random    cuts one of the wires or answers "no circuit", each at most once, all alike; 20 games a day
-//   hedged    cuts five random wires and then answers "no circuit"; 20 games a day
-//   fixed     the five wires that are enough most often on these days, and then "no circuit": chosen with hindsight, without data of the day
+//   hedged    cuts six random wires and then answers "no circuit"; 20 games a day
+//   fixed     the six wires that are enough most often on these days, and then "no circuit": chosen with hindsight, without data of the day
 //   fresh     takes the heads of layer 1 that attend from the last token to the answer or to the token after it, strongest first; cuts
 //             their keys and then their values off each head of layer 0 that attends one token back; the last square is for "no circuit"
 //   informed  uses what is on the screen: the text, the patterns and what cuts do to them and to the prediction
 // One line for each policy: the share of days won, by kind of day, and the mean number of squares of won games.
 import { wireName } from "../src/circuitkit/lab_page/planted.js";
-import { Puzzle } from "../src/circuitkit/lab_page/puzzle.js";
+import { Puzzle, SQUARES } from "../src/circuitkit/lab_page/puzzle.js";
 import { Stream } from "../src/circuitkit/lab_page/random.js";
 
 const [from, count] = process.argv.slice(2);
@@ -38,7 +38,7 @@ function random(puzzle) {
 }
 
 function hedged(puzzle) {
-  play(puzzle, [...stream.order(48).slice(0, 5).map((i) => WIRES[i]), NONE]);
+  play(puzzle, [...stream.order(48).slice(0, SQUARES - 1).map((i) => WIRES[i]), NONE]);
 }
 
 /** How much head `head` of layer `layer` attends from one position to another, as the page shows it. */
@@ -64,7 +64,7 @@ function fresh(puzzle) {
   for (const { head, place } of readersOf(puzzle))
     for (const writer of HEADS)
       for (const side of ["K", "V"])
-        if (share(puzzle, 0, writer, place, place - 1) > 0.5 && puzzle.squares.length < 5 && !puzzle.over) puzzle.cut(`L0H${writer}->L1H${head}.${side}`);
+        if (share(puzzle, 0, writer, place, place - 1) > 0.5 && puzzle.squares.length < SQUARES - 1 && !puzzle.over) puzzle.cut(`L0H${writer}->L1H${head}.${side}`);
   while (!puzzle.over) puzzle.claim();
 }
 
@@ -77,7 +77,7 @@ function informed(puzzle) {
     writers.sort((a, b) => Number(good.has(b)) - Number(good.has(a)));
     for (const name of [...puzzle.cuts]) if (!parts.includes(name)) puzzle.join(name);
     for (const writer of writers) {
-      if (puzzle.squares.length === 5 && !parts.length) break; // the last square is for the answer
+      if (puzzle.squares.length === SQUARES - 1 && !parts.length) break; // the last square is for the answer
       const before = share(puzzle, 1, head, last, place);
       const name = `L0H${writer}->L1H${head}.${side}`;
       puzzle.cut(name);
@@ -115,7 +115,7 @@ for (const [name, policy, times] of [["random", random, GAMES], ["hedged", hedge
   })));
 }
 const often = new Map(WIRES.map((name) => [name, days.filter(({ answers }) => answers.some((set) => set.length === 1 && set[0] === name)).length]));
-const fixed = [...[...WIRES].sort((a, b) => often.get(b) - often.get(a)).slice(0, 5), NONE];
+const fixed = [...[...WIRES].sort((a, b) => often.get(b) - often.get(a)).slice(0, SQUARES - 1), NONE];
 report("fixed", days.map((day) => {
   const game = again(day);
   play(game, fixed);

@@ -26,7 +26,9 @@ class Game:
 
     def choose(self, group: str, value: str) -> None:
         """Walk to a radio button of a group with the arrow keys."""
-        self.page.locator(f"input[name='cd-{group}']:checked").focus()
+        radios = self.page.locator(f"input[name='cd-{group}']")
+        chosen = radios.and_(self.page.locator(":checked"))
+        (chosen if chosen.count() else radios).first.press("Space")
         for _ in range(12):
             if self.page.locator(f"input[value='{value}']").is_checked():
                 return
@@ -73,16 +75,16 @@ def test_redundant_day_is_won_with_the_keyboard_on_a_phone(play):
     first, second = sorted(answer)
     game = play(REDUNDANT, width=PHONE, reduced_motion="reduce")
     said = game.cut(first)
-    assert said.startswith("Square 1 of 6: a part.")
+    assert said.startswith("Square 1 of 7: a part.")
     assert percent(REDUNDANT, [first]) in said
     assert percent(REDUNDANT, []) in said
     said = game.cut(second)
-    assert said.startswith("Square 2 of 6: the wire.")
+    assert said.startswith("Square 2 of 7: the wire.")
     assert percent(REDUNDANT, answer) in said
-    assert "You found the circuit with 2 of 6 squares." in said
-    assert game.squares() == ["a part", "the wire", *["not used"] * 4]
+    assert "You found the circuit with 2 of 7 squares." in said
+    assert game.squares() == ["a part", "the wire", *["not used"] * 5]
     title, signs, link = game.result()
-    assert title == f"The circuit of the day, {REDUNDANT}: 2/6"
+    assert title == f"The circuit of the day, {REDUNDANT}: 2/7"
     assert signs == "🔶✂️"
     assert link == game.page.url
     assert game.page.evaluate("document.getAnimations().length") == 0
@@ -104,12 +106,13 @@ def test_lost_day_shows_the_circuit_and_survives_a_reload(play):
     assert "connected again" in game.page.get_by_role("status").inner_text()
     assert game.page.locator(".cd-held button").count() == 3
     assert "there is a circuit" in game.press("Answer: no circuit")
+    assert "there is a circuit" in game.press("Answer: no circuit")
     assert "the circuit was not found" in game.press("Answer: no circuit")
     expect(game.page.get_by_role("button", name="Answer: no circuit")).to_have_count(0)
     game.page.reload()
     game.page.wait_for_selector(".cd-game")
-    assert game.squares() == ["nothing"] * 4 + ["wrong, there is a circuit"] * 2
-    assert game.result()[:2] == [f"The circuit of the day, {SIMPLE}: X/6", "⬜⬜⬜⬜❌❌"]
+    assert game.squares() == ["nothing"] * 4 + ["wrong, there is a circuit"] * 3
+    assert game.result()[:2] == [f"The circuit of the day, {SIMPLE}: X/7", "⬜⬜⬜⬜❌❌❌"]
     shown = game.page.locator(".cd-end").inner_text()
     assert f"{wire[:4]} → {wire[-1]} of {wire[6:10]}" in shown
     wide = "all => all.map(one => [one.dataset.wire, Number(one.getAttribute('stroke-width'))])"
@@ -128,8 +131,8 @@ def test_empty_day_is_won_by_the_answer_that_there_is_no_circuit(play):
     assert circuit_of_the_day(EMPTY).answers() == []
     game = play(EMPTY, theme="dark")
     said = game.press("Answer: no circuit")
-    assert said.startswith("Square 1 of 6: right, there is no circuit.")
-    assert game.result()[:2] == [f"The circuit of the day, {EMPTY}: 1/6", "✅"]
+    assert said.startswith("Square 1 of 7: right, there is no circuit.")
+    assert game.result()[:2] == [f"The circuit of the day, {EMPTY}: 1/7", "✅"]
     assert game.opened.accessibility_faults("circuit-day") == []
 
 

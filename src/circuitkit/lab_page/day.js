@@ -8,11 +8,14 @@ import { HELD, Puzzle, SQUARES } from "./puzzle.js";
 import { explained, picture, shared, SIGNS } from "./reveal.js";
 
 /** @typedef {import("./puzzle.js").Look} Look */
+/** @typedef {{writer: number, reader: number, side: string}} Picked  heads by number; -1 and "" where nothing is chosen */
 
 const here = /** @type {HTMLScriptElement} */ (document.currentScript).src;
 const STORE = "circuit-of-the-day";
 const SIDE_NAMES = { Q: "queries", K: "keys", V: "values" };
 const FIRST = "2026-01-01";
+/** No wire is chosen, because one would look like a hint. @type {Picked} */
+const NOTHING = { writer: -1, reader: -1, side: "" };
 
 /** Today in UTC, so that every reader has the same day. */
 function today() {
@@ -56,7 +59,7 @@ class CircuitDay extends HTMLElement {
   connectedCallback() {
     if (this.live) return;
     this.live = h("p", { class: "cd-status", role: "status" });
-    this.picked = { writer: 0, reader: 0, side: "K" };
+    this.picked = NOTHING;
     /** @type {Awaited<ReturnType<typeof openPlanted>> | undefined} */
     this.lab = undefined;
     addEventListener("hashchange", () => location.hash.startsWith("#day-") && this.open());
@@ -74,7 +77,7 @@ class CircuitDay extends HTMLElement {
     this.puzzle = new Puzzle(day || today());
     const { moves } = stored()[this.puzzle.day] ?? {};
     if (Array.isArray(moves)) this.puzzle.replay(moves.map(String));
-    this.picked = { writer: 0, reader: 0, side: "K" };
+    this.picked = NOTHING;
     this.build();
     this.draw();
     this.say(this.game.over ? this.verdict() : "Look at the patterns, choose a wire, and cut it.");
@@ -90,9 +93,14 @@ class CircuitDay extends HTMLElement {
     return /** @type {Puzzle} */ (this.puzzle);
   }
 
+  get chosen() {
+    return /** @type {Picked} */ (this.picked);
+  }
+
+  /** The chosen wire, or "". */
   get wire() {
-    const { writer, reader, side } = /** @type {{writer: number, reader: number, side: string}} */ (this.picked);
-    return `L0H${writer}->L1H${reader}.${side}`;
+    const { writer, reader, side } = this.chosen;
+    return writer >= 0 && side ? `L0H${writer}->L1H${reader}.${side}` : "";
   }
 
   // --- the elements ------------------------------------------------------------------------------------------------
@@ -126,7 +134,7 @@ class CircuitDay extends HTMLElement {
     const parts = [
       h("header", { class: "cd-top" }, h("h2", {}, spelled(day)), this.days()),
       h("ol", { class: "cd-text", "aria-label": "The text" }, chips),
-      h("p", { class: "cd-question" }, "The next token of this model is ", word(A), ". It seems to complete ", word(shape), ". Or does it? Find the wire that carries the answer, or answer that there is no circuit."),
+      h("p", { class: "cd-question" }, "The next token of this model is ", word(A), ". It looks as if the model completes the pattern ", word(shape), ", but it may have another reason. Find the wire, or the two or three wires, that carry the answer to the end. If no wires do, answer that there is no circuit."),
       h("div", { class: "cd-board" }, this.row, this.live ?? ""),
       h("div", { class: "cd-main" }, h("div", {}, this.next, this.circuit, h("div", { class: "cd-actions" }, this.knife, this.none), this.held), this.patterns),
       this.end,
@@ -148,23 +156,27 @@ class CircuitDay extends HTMLElement {
     const radio = (/** @type {string} */ group, /** @type {string} */ value, /** @type {string} */ label) =>
       h("input", { type: "radio", name: `cd-${group}`, value, "aria-label": label, change: () => this.pick(value) });
     if (layer === 0) return h("label", { class: "cd-card", "data-head": name }, radio("writer", name, name), h("span", { class: "cd-name" }, name), map);
-    const look = h("div", { class: "cd-look", click: () => this.pick(`${name}.${this.picked?.side}`) }, h("span", { class: "cd-name" }, name), map);
+    const look = h("div", { class: "cd-look", click: () => this.pick(name) }, h("span", { class: "cd-name" }, name), map);
     const ports = Object.entries(SIDE_NAMES).map(([side, words]) => h("label", { class: `cd-port cd-${side}` }, radio("input", `${name}.${side}`, `${words} (${side}) of ${name}`), h("span", {}, side)));
     return h("div", { class: "cd-card", "data-head": name }, look, h("div", { class: "cd-ports" }, ports));
   }
 
   // --- what a reader does -------------------------------------------------------------------------------------------
 
-  /** @param {string} value  a head of layer 0, or an input of a head of layer 1 */
+  /** @param {string} value  a head, or an input of a head of layer 1 */
   pick(value) {
     const head = Number(value[3]);
-    if (value[1] === "0") this.picked = { ...this.picked, writer: head };
-    else this.picked = { ...this.picked, reader: head, side: value[5] };
+    if (value[1] === "0") this.picked = { ...this.chosen, writer: head };
+    else if (value[5] || head !== this.chosen.reader) this.picked = { ...this.chosen, reader: head, side: value[5] ?? "" };
     this.draw();
   }
 
   cut() {
     const { game, wire: name } = this;
+    if (!name) {
+      this.say("Choose a head of layer 0, and Q, K or V of a head of layer 1. Then cut the wire between them.");
+      return;
+    }
     if (game.cuts.includes(name)) {
       this.join(name);
       return;
@@ -270,7 +282,7 @@ class CircuitDay extends HTMLElement {
   draw() {
     const { game } = this;
     const look = game.look();
-    const { writer, reader, side } = /** @type {{writer: number, reader: number, side: string}} */ (this.picked);
+    const { writer, reader, side } = this.chosen;
     this.cards?.forEach((cards, layer) =>
       cards.forEach((card, head) => {
         card.classList.toggle("cd-chosen", head === (layer ? reader : writer));
@@ -280,7 +292,8 @@ class CircuitDay extends HTMLElement {
     );
     this.classList.toggle("cd-over", game.over);
     this.row?.replaceChildren(...Array.from({ length: SQUARES }, (_, i) => square(game.squares[i])));
-    if (this.knife) this.knife.textContent = game.cuts.includes(this.wire) ? `Connect ${wire(this.wire)} again` : `Cut ${wire(this.wire)}`;
+    if (this.knife) this.knife.textContent = !this.wire ? "Cut the chosen wire" : game.cuts.includes(this.wire) ? `Connect ${wire(this.wire)} again` : `Cut ${wire(this.wire)}`;
+    this.knife?.setAttribute("aria-disabled", String(!this.wire));
     this.none?.toggleAttribute("hidden", game.over);
     const words = game.cuts.length ? [`Cut now, at most ${HELD}: `, ...game.cuts.map((name) => h("button", { type: "button", title: "Connect it again", "aria-label": `Connect ${wire(name)} again`, click: () => this.join(name, true) }, `${wire(name)} ✕`))] : ["No wire is cut. A cut stays until you connect the wire again."];
     this.held?.replaceChildren(...words);
@@ -305,6 +318,7 @@ class CircuitDay extends HTMLElement {
 
   /** The attention pattern of a head, large. @param {Look} look @param {number} layer @param {number} head */
   pattern(look, layer, head) {
+    if (head < 0) return h("p", { class: "cd-point" }, `The pattern of a head of layer ${layer} is shown here, large, when you choose one.`);
     const { tokens } = this.game.planted;
     const n = tokens.length;
     const words = tokens.map((token) => () => written(token));

@@ -12,7 +12,9 @@ import { answersOf, lookAt, plantedModel } from "./planted.js";
  * @property {number} other  the best token but the answer
  */
 
-export const SQUARES = 6;
+// Up to six wires can be suspected after a look at the patterns (two heads that read, three that could write), and one square is for
+// the answer that there is no circuit.
+export const SQUARES = 7;
 export const HELD = 3; // so many wires can be cut at once
 const PART = 0.1; // of the lead of the intact model
 

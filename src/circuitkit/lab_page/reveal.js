@@ -3,6 +3,7 @@
  */
 import { s } from "./dom.js";
 import { wordOf } from "./planted.js";
+import { SQUARES } from "./puzzle.js";
 
 /** @typedef {import("./planted.js").Planted} Planted */
 /** @typedef {import("./puzzle.js").Square} Square */
@@ -19,7 +20,7 @@ export const SIGNS = {
 
 /** @param {string} day @param {Square[]} squares @param {boolean} won @param {string} address */
 export function shared(day, squares, won, address) {
-  return `The circuit of the day, ${day}: ${won ? squares.length : "X"}/6\n${squares.map((one) => SIGNS[one][1]).join("")}\n${address}`;
+  return `The circuit of the day, ${day}: ${won ? squares.length : "X"}/${SQUARES}\n${squares.map((one) => SIGNS[one][1]).join("")}\n${address}`;
 }
 
 /** The names of heads with a role. @param {Planted} planted @param {number} layer @param {string} does */
