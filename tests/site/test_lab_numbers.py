@@ -50,9 +50,14 @@ ASK = """async ([kind, request]) => {
         return Object.assign(ask, {models: new Set()});
     })();
     const ask = await window.ask;
-    if (request.model && !ask.models.has(request.model)) {
+    const [base, heads] = (request.model ?? "").split(/-(?=\\d$)/);
+    if (base && !ask.models.has(base)) {
+        ask.models.add(base);
+        await ask("model", await circuitLab.need(`models/${base}`));
+    }
+    if (heads && !ask.models.has(request.model)) {
         ask.models.add(request.model);
-        await ask("model", await circuitLab.need(`models/${request.model}`));
+        await ask("copy", {name: request.model, of: base, heads: Number(heads)});
     }
     const {value, error} = await ask(kind, request);
     if (error) throw new Error(error);
@@ -106,6 +111,15 @@ def difference(page, text: str, model: str = "two-layer", step=None, hooks=(), *
     else:
         theirs = circuitkit.run(bridge, tokens, without=more.get("cuts", ())).logits[0]
     return float(np.abs(np.reshape(answer["logits"], theirs.shape) - theirs.numpy()).max())
+
+
+@cache
+def model_with_mlps(heads_per_neuron: int | None = None):
+    """The model with MLPs, or the copy in which each neuron is so many heads."""
+    model = load_model("two-layer-mlp")
+    if heads_per_neuron is None:
+        return model
+    return circuitkit.to_attention_only(model, heads_per_neuron=heads_per_neuron)
 
 
 def test_lab_tokenizer_agrees_with_the_library(page):
@@ -252,6 +266,135 @@ def test_effect_of_each_head_and_wire_is_that_of_its_ablation(page, cuts):
         absent = [cut for cut in cuts if cut != name]
         expected = logit(absent) - logit([*absent, name])
         assert effects[name] == pytest.approx(expected, abs=2 * TOLERANCE), name
+
+
+OF_NEURONS = ["L0N488", "L1N428", "L0N111->L1H2.V", "L0H1->L0N7", "L0H2->L1N30"]
+OF_THEIR_HEADS = ["L0N488", "L0N111->L1H2.V", "L0H1->L0N488.Q", "L0H1->L0N7.V", "L0N3->L1N30"]
+
+
+def of_neurons(page, heads: int | None, cuts: list[str]) -> float:
+    """The largest difference from the library, as a share of the largest logit."""
+    bridge = model_with_mlps(heads)
+    name = "two-layer-mlp" if heads is None else f"two-layer-mlp-{heads}"
+    answer = ask(page, "run", request(texts()[len(cuts)], name, cuts=cuts, all=True))
+    tokens = torch.tensor([[token["id"] for token in answer["tokens"]]])
+    theirs = circuitkit.run(bridge, tokens, without=cuts).logits[0].detach()
+    ours = np.reshape(answer["logits"], theirs.shape)
+    return float(np.abs(ours - theirs.numpy()).max() / theirs.abs().max())
+
+
+@pytest.mark.parametrize("heads", [None, 5, pytest.param(1, marks=pytest.mark.weekly)])
+def test_logits_without_neurons_and_their_wires_are_those_of_pytorch(page, heads):
+    """In the model with MLPs, and in its copies, in which each neuron is one head or five."""
+    assert of_neurons(page, heads, OF_THEIR_HEADS if heads else OF_NEURONS) < TOLERANCE
+    if heads is None:
+        assert of_neurons(page, heads, []) < TOLERANCE
+        assert of_neurons(page, heads, ["L0 MLP", "L0H1->L1N3"]) < TOLERANCE
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize("heads", [None, 1, 5])
+def test_logits_without_one_neuron_or_wire_are_those_of_pytorch(page, heads):
+    for cut in [*(OF_THEIR_HEADS if heads else OF_NEURONS), "L0 MLP", "L1 MLP"]:
+        assert of_neurons(page, heads, [cut]) < TOLERANCE, cut
+
+
+def test_neurons_patched_from_a_second_text_give_the_logits_of_the_library(page):
+    cuts = ["L0N488", "L0H1->L0N7", "L0N8->L1H2.K", "L1 MLP"]
+    asked = request(model="two-layer-mlp", cuts=cuts, fill="patch", other=OTHER, all=True)
+    theirs = circuitkit.run(model_with_mlps(), TEXT, without=cuts, patch=OTHER).logits[0].detach()
+    ours = np.reshape(ask(page, "run", asked)["logits"], theirs.shape)
+    assert np.abs(ours - theirs.numpy()).max() < TOLERANCE * float(theirs.abs().max())
+
+
+@pytest.mark.weekly
+def test_neurons_replaced_by_their_means_give_the_logits_of_pytorch(page):
+    model, place = model_with_mlps(), "blocks.0.mlp.hook_post"
+    held_out = model.run_with_cache(models.heldout_rows(8))[1][place]
+
+    def average(post, hook):
+        post = post.clone()
+        post[..., [7, 488]] = held_out[..., [7, 488]].mean((0, 1))
+        return post
+
+    asked = request(model="two-layer-mlp", cuts=["L0N488", "L0N7"], fill="mean", all=True)
+    theirs = model.run_with_hooks(model.to_tokens(TEXT), fwd_hooks=[(place, average)])[0].detach()
+    ours = np.reshape(ask(page, "run", asked)["logits"], theirs.shape)
+    assert np.abs(ours - theirs.numpy()).max() < TOLERANCE * float(theirs.abs().max())
+
+
+def test_effects_and_scores_with_neurons_are_those_of_ablations(page):
+    model, cuts = model_with_mlps(), ["L0N111->L1H2.K", "L0H1->L0N7", "L1N428"]
+    tokens, token = model.to_tokens(TEXT), model.to_single_token("ur")
+    last = tokens.shape[1] - 1
+    names = ["L1H2", "L0H1->L1H2.K", "L0N488", "L0N7", "L1N3", "L0N488->L1H2.Q", "L0H2->L0N7"]
+    asked = request(model="two-layer-mlp", at=last, answer=token, cuts=cuts)
+
+    def logit(without) -> float:
+        row = circuitkit.run(model, tokens, without=without).logits[0, -1]
+        return float(row[token] - row.mean())
+
+    found = ask(page, "measure", asked | {"names": [*names, *cuts]})["found"]
+    for name in [*names, *cuts]:
+        absent = [cut for cut in cuts if cut != name]
+        expected = logit(absent) - logit([*absent, name])
+        assert found[name] == pytest.approx(expected, abs=2 * TOLERANCE), name
+    row = circuitkit.run(model, tokens, without=cuts).pattern("L1H2")[0, -1]
+    scores = [
+        np.sum(ask(page, "score", asked | {"head": "L1H2", "source": source})["table"])
+        for source in (5, 8)
+    ]
+    ratio = float((row[5] / row[8]).log())
+    assert scores[0] - scores[1] == pytest.approx(ratio, abs=2 * TOLERANCE)
+    listed = ask(page, "neurons", asked)
+    post = circuitkit.run(model, tokens, without=cuts).cache["blocks.0.mlp.hook_post"][0, -1]
+    fired = listed["fired"][listed["names"].index("L0N488")]
+    assert fired == pytest.approx(float(post[488]), abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("heads", [5, pytest.param(1, marks=pytest.mark.weekly)])
+def test_heads_of_a_neuron_are_those_of_the_conversion(page, heads):
+    model, copy = model_with_mlps(), model_with_mlps(heads)
+    asked = request(model=f"two-layer-mlp-{heads}", at=8, neuron="L0N488", of="two-layer-mlp")
+    ask(page, "run", request(model="two-layer-mlp"))
+    found = ask(page, "asHeads", asked)
+    logits = [one(model.to_tokens(TEXT)).detach() for one in (model, copy)]
+    difference = float((logits[0] - logits[1]).abs().max())
+    assert found["difference"] == pytest.approx(difference, abs=TOLERANCE)
+    mine = slice(488 * heads, 489 * heads)
+    names = [f"blocks.0.mlp.neurons.hook_{name}" for name in ("pattern", "v")]
+    _, cache = copy.run_with_cache(model.to_tokens(TEXT), names_filter=lambda name: name in names)
+    pattern, values = (cache[name][0, 8, mine, 1] for name in names)
+    weights = [head["weight"] for head in found["heads"]]
+    assert weights == pytest.approx(pattern.tolist(), abs=TOLERANCE)
+    assert [head["value"] for head in found["heads"]] == pytest.approx(values.tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "forced", [{}, {6: 0.0}, {6: 0.0, 7: 1.0}, dict.fromkeys(range(12), 1.0)], ids=str
+)
+def test_forced_gates_give_the_logits_of_the_library(page, forced):
+    """The tokens A, B1 to B5, C1 to C5 and start have the ids 0 to 11."""
+    model, tokens = sp.load_gated().double(), torch.tensor([[11, 7, 0, 8, 10, 11, 1]])
+    block = model.blocks[0].attn.block
+
+    def gates(pattern, hook):
+        plain = block.pattern(model.W_E[tokens])
+        rows = [plain[:, h] * forced[h] if h in forced else pattern[:, h] for h in range(12)]
+        return torch.stack(rows, 1)
+
+    hooks = [("blocks.0.attn.hook_pattern", gates)]
+    theirs = model.run_with_hooks(tokens, fwd_hooks=hooks)[0].detach()
+    cuts = [f"L0H{head} {'open' if gate else 'shut'}" for head, gate in forced.items()]
+    asked = request("start C2 A C3 C5 start B1", "gated", cuts=cuts, at=6, answer=6, all=True)
+    answer = ask(page, "run", asked)
+    assert [token["id"] for token in answer["tokens"]] == tokens[0].tolist()
+    assert np.abs(np.reshape(answer["logits"], theirs.shape) - theirs.numpy()).max() < TOLERANCE
+    seen = ask(page, "gates", asked | {"source": 2})
+    natural = block.gates(model.W_E[tokens])[0, :, 6, 2].tolist()
+    assert [head["gate"] for head in seen] == pytest.approx(natural, abs=1e-6)
+    plain = block.pattern(model.W_E[tokens])[0, :, 6, 2].tolist()
+    assert [head["attention"] for head in seen] == pytest.approx(plain, abs=1e-6)
 
 
 @pytest.mark.parametrize("cuts", [[], ["L0H1->L1H3.K", "L1H2"]], ids=["intact", "cut"])

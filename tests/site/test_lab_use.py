@@ -335,3 +335,73 @@ def test_missing_weights_are_reported(open_lab):
     lab.page.route("**/models/two-layer.js*", lambda route: route.abort())
     lab.page.get_by_role("button", name="Start the model").click()
     expect(lab.page.locator(".cl-note")).to_contain_text("models/two-layer.js did not load")
+
+
+def shown(logits: torch.Tensor, token: int) -> str:
+    """A probability as the lab writes it."""
+    value = 100 * float(logits.softmax(-1)[token])
+    return f"{value:.0f}%" if value >= 9.95 else f"{value:.1f}%"
+
+
+@pytest.mark.parametrize(("width", "theme"), [(DESKTOP, "light"), (PHONE, "dark")])
+def test_a_neuron_is_found_and_its_wire_is_cut_with_the_keyboard(open_page, site, width, theme):
+    lab = Lab(open_page(f"{site}/book/lab.html#lab-neuron", width=width, theme=theme))
+    asked = []
+    lab.page.on("request", lambda request: asked.append(request.url))
+    lab.wait()
+    assert not [url for url in asked if "/models/two-layer.js" in url]
+    model = load_model("two-layer-mlp")
+    token = model.to_single_token("ur")
+    panel = lab.page.locator(".cl-panel")
+    expect(panel).to_contain_text("The 10 strongest of 1,024 are listed")
+    panel.get_by_label("Find a neuron").fill("L0N488")
+    panel.get_by_role("button", name="L0N488").press("Enter")
+    wire = "L0N488->L1H2.Q"
+    panel.locator(f"[data-key='neuron {wire}']").press("Enter")
+    expect(lab.page.locator("circuit-lab .cl-status")).to_contain_text(
+        "You cut the wire from L0N488"
+    )
+    lab.wait()
+    edited = lab.page.locator(".cl-followed td").nth(2)
+    assert edited.inner_text() == shown(run(model, TEXT, without=wire).logits[0, -1], token)
+    panel.get_by_role("switch", name="L0N488").press("Space")
+    expect(lab.page.locator("circuit-lab .cl-status")).to_contain_text("L0N488 is off")
+    expect(panel.get_by_role("switch", name="L0N488")).to_be_focused()
+    lab.page.locator(".cl-mlp").get_by_role("switch", name="L0 MLP").press("Space")
+    expect(lab.page.locator("circuit-lab .cl-status")).to_contain_text("L0 MLP is off")
+    lab.wait()  # an MLP contains its neurons, so their cuts are gone
+    left = float(run(model, TEXT, without="L0 MLP").logits[0, -1].softmax(-1)[token])
+    assert (edited.inner_text(), left < 0.0005) == ("0%", True)
+    assert lab.opened.problems == []
+    assert lab.opened.too_wide() == []
+    assert lab.opened.accessibility_faults("circuit-lab") == []
+
+
+def test_a_copy_without_mlps_agrees_and_a_gate_is_forced(open_page, site):
+    lab = Lab(open_page(f"{site}/book/lab.html#lab-neuron", width=DESKTOP))
+    lab.wait()
+    select, panel = lab.page.get_by_label("Model", exact=True), lab.page.locator(".cl-panel")
+    select.select_option("two-layer-mlp-5")
+    lab.wait()
+    panel.locator("tbody button").first.press("Enter")
+    expect(panel).to_contain_text("there are no MLPs")
+    expect(panel).to_contain_text("with a difference of less than 0.0001 at most")
+    select.select_option("gated")
+    lab.wait()
+    panel.get_by_label("Gate of L0H6").select_option("shut")
+    expect(lab.page.locator("circuit-lab .cl-status")).to_contain_text(
+        "The gate of L0H6 is forced shut: C1 falls"
+    )
+    lab.page.get_by_role("tab", name="Python").click()
+    lab.wait()
+    code = lab.page.locator("circuit-lab .cl-code").inner_text()
+    names = {}
+    exec(code, names)
+    edited = lab.page.locator(".cl-followed td").nth(2).inner_text()
+    assert edited == shown(names["logits"], 6)
+    lab.page.locator(".cl-lab").get_by_role("button", name="Undo").click()
+    select.select_option("two-layer")
+    lab.wait()
+    assert "Mr. Dursley" in lab.page.get_by_label("Text", exact=True).input_value()
+    assert lab.opened.problems == []
+    assert lab.opened.accessibility_faults("circuit-lab") == []

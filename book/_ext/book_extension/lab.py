@@ -4,12 +4,15 @@ A comment `<!-- lab: PRESET -->` on a Markdown page becomes the lab, and so does
 link to `lab.md#lab-PRESET`.
 """
 
+import base64
 import re
 from html import escape
 from pathlib import Path
 
 from circuitkit.lab_page import bundle
+from circuitkit_book import superposition_models
 from docutils import nodes
+from safetensors.torch import save
 
 from .light import size
 
@@ -30,9 +33,30 @@ def write(app, error) -> None:
     (folder / "births.js").write_text(bundle.delivered("births", bundle.births()), "utf-8")
     for name in ("lab.css", "birth.css", "day.css"):
         (folder / name).write_bytes((bundle.SOURCES / name).read_bytes())
-    for name, data in bundle.weights().items():
+    for name, data in (bundle.weights() | {"gated": gated_block()}).items():
         path = folder / f"models/{name}.js"
         path.write_text(bundle.delivered(f"models/{name}", data), "utf-8")
+
+
+def gated_block() -> dict:
+    """The model of chapter 5 with a gated block, by the names of `weights.js`."""
+    model = superposition_models.load_gated()
+    attention, task = model.blocks[0].attn, model.task
+    block = attention.block
+    W_V, W_O = block.used_weights()
+    weights = {"Q": block.W_Q, "K": block.W_K, "V": W_V, "GQ": block.W_GQ, "GK": block.W_GK}
+    biases = {"Q": block.b_Q, "K": block.b_K, "V": block.b_V, "GQ": block.b_GQ, "GK": block.b_GK}
+    # side by side, as in all layers of the lab
+    tensors = {f"W_{name}": weight.movedim(0, 1).flatten(1) for name, weight in weights.items()}
+    tensors |= {f"b_{name}": bias.flatten() for name, bias in biases.items()}
+    tensors |= {"W_O": W_O.flatten(0, 1), "b_O": attention.b_O}
+    tensors = {f"layers.0.{name}": tensor for name, tensor in tensors.items()}
+    tensors |= {"W_E": model.W_E, "W_U": model.W_U}
+    data = save({name: tensor.detach().contiguous() for name, tensor in tensors.items()})
+    letters = [f"{kind}{number}" for kind in "BC" for number in range(1, task.n_trigrams + 1)]
+    card = {"dHead": block.recipe.d_head, "nCtx": task.n_ctx, "named": True}
+    card |= {"tokens": ["A", *letters, "start"], "rows": task.sample(8, seed=0).tolist()}
+    return {"name": "gated", "card": card, "weights": base64.b64encode(data).decode()}
 
 
 def element(preset: str, page: str, *, inside: str = "", linked: bool = False, flags=()) -> str:

@@ -1,12 +1,14 @@
 /**
  * What a run is made of: the logit in parts, the attention score in parts, the effect of each head and wire, words.
  */
-import { addProduct, divisor, given, pass, planOf, turn } from "./engine.js";
-import { headName, parseCut } from "./names.js";
+import { addProduct, attend, divisor, given, pass, planOf, turn, writtenBy } from "./engine.js";
+import { headName, parseCut, parseGate, parseName } from "./names.js";
 
 /** @typedef {import("./weights.js").Model} Model */
 /** @typedef {import("./engine.js").Run} Run */
 /** @typedef {import("./engine.js").Numbers} Numbers */
+/** @typedef {import("./engine.js").Means} Means */
+/** @typedef {import("./engine.js").Changed & {layer: number}} Place  what a name changes */
 /** @typedef {{name: string, value: number}} Part */
 
 /**
@@ -58,6 +60,37 @@ export function logitParts(model, run, at, token) {
 }
 
 /**
+ * The names of all neurons, those that write most to the logit of a token at a position first, and what each gathers there.
+ * @param {Model} model @param {Run} run @param {number} at @param {number} token
+ */
+export function neuronsByShare(model, run, at, token) {
+  const { dContent, lnFinal } = model;
+  const read = folded(lnFinal, direction(model, token), lnFinal ? divisor(lnFinal, run.stream, at * dContent, dContent) : 1);
+  const found = run.layers.flatMap(({ post, fired }, layer) => {
+    const { mlp } = model.layers[layer];
+    if (!mlp || !post || !fired) return [];
+    return Array.from({ length: mlp.size }, (_, i) => ({ name: `L${layer}N${i}`, fired: fired[at * mlp.size + i], share: Math.abs(post[at * mlp.size + i] * dot(mlp.W_out, i * dContent, read)) }));
+  });
+  found.sort((a, b) => b.share - a.share);
+  return { names: found.map(({ name }) => name), fired: found.map((one) => one.fired) };
+}
+
+/**
+ * From one position to another: the gate of each head as its weights make it, and the attention without the gate.
+ * @param {Model} model @param {Run} run @param {number} at @param {number} source
+ */
+export function gatesAt(model, run, at, source) {
+  const { n } = run;
+  return Array.from({ length: model.nHeads }, (_, head) => {
+    const { q, k, v, gates } = run.layers[0];
+    const pattern = new Float32Array(model.nHeads * n * n);
+    attend(model, q, k, v, head, n, at, pattern, new Float64Array(v.length), {});
+    const place = (head * n + at) * n + source;
+    return { name: headName(0, head), gate: gates?.[place] ?? 1, attention: pattern[place] };
+  });
+}
+
+/**
  * What each part has written before a layer, `wide` numbers for a position (0: the same at each). The positions of the
  * models of the book have coordinates of their own, and are left out of what the unembedding reads.
  * @param {Model} model @param {Run} run @param {number} before @param {boolean} [atEnd]
@@ -98,9 +131,12 @@ export function scoreParts(model, run, layer, head, at, source) {
     const W = weights[/** @type {"W_Q"} */ (`W_${input}`)];
     const b = weights[/** @type {"b_Q"} */ (`b_${input}`)];
     // The norm is frozen at the divisor of what this input reads, in which cut wires are missing.
-    const gone = parts.map(({ name }) => run.cuts.has(`${name}->${headName(layer, head)}.${input}`));
+    const reader = `${headName(layer, head)}.${input}`;
+    const gone = parts.map(({ name }) => run.cuts.has(`${name}->${reader}`));
     const whole = run.layers[layer].stream.slice(position * dModel, (position + 1) * dModel);
     parts.forEach(({ values, wide: w }, i) => gone[i] && whole.forEach((_, c) => (whole[c] -= (values[position * w + c] ?? 0) - (instead?.[i].values[position * w + c] ?? 0))));
+    const lost = lostNeurons(model, run, reader, position);
+    for (const values of lost.values()) values.forEach((value, c) => (whole[c] -= value));
     const by = ln1 ? divisor(ln1, whole, 0, dContent) : 1;
     const row = (/** @type {Numbers} */ values, /** @type {boolean} */ aside = false) => {
       const out = new Float64Array(dHead);
@@ -108,12 +144,13 @@ export function scoreParts(model, run, layer, head, at, source) {
       addProduct(values, 0, 0, W, wide, of + from * wide, out, dHead, 0, 1, values.length, dHead);
       return out;
     };
-    const rows = parts.map(({ values: own, wide: w, aside }, i) => {
+    const rows = parts.map(({ name, values: own, wide: w, aside }, i) => {
       if (gone[i] && !instead) return new Float64Array(dHead);
       const values = gone[i] && instead ? instead[i].values : own;
       const size = aside ? dModel - dContent : dContent;
       const from = position * w + (aside ? dContent : 0);
       const part = Float64Array.from(values.subarray(from, from + size));
+      lost.get(name)?.forEach((value, c) => (part[c] -= value));
       if (!ln1) return row(part, aside);
       const mean = ln1.centred ? part.reduce((sum, value) => sum + value, 0) / size : 0;
       return row(part.map((value, c) => ((value - mean) / by) * (ln1.gain?.[c] ?? 1)));
@@ -132,11 +169,42 @@ export function scoreParts(model, run, layer, head, at, source) {
   return { names: keys.length > names.length || table.length > names.length ? [...names, "bias"] : names, table };
 }
 
+/**
+ * What the cut wires of neurons take from what each MLP writes to an input, at one position.
+ * @param {Model} model @param {Run} run @param {string} reader @param {number} position
+ * @returns {Map<string, Float64Array>}  by "L0 MLP"
+ */
+function lostNeurons(model, run, reader, position) {
+  const { dContent } = model;
+  const found = new Map();
+  for (const name of run.cuts) {
+    const named = parseName(name);
+    if (named?.reader !== reader || named.from.kind !== "N") continue;
+    const writer = name.split("->")[0];
+    const row = (/** @type {Run} */ { layers, n }) => writtenBy(model, layers, writer, n).subarray(position * dContent, (position + 1) * dContent);
+    const mlp = `L${named.from.layer} MLP`;
+    const lost = found.get(mlp) ?? new Float64Array(dContent);
+    const instead = run.patch && row(run.patch);
+    row(run).forEach((value, c) => (lost[c] += value - (instead ? instead[c] : 0)));
+    found.set(mlp, lost);
+  }
+  return found;
+}
+
+/** What a name changes in a run. @param {string} name @returns {Place} */
+function changedBy(name) {
+  const gate = parseGate(name);
+  const { from, to, input } = /** @type {import("./names.js").Named} */ (parseName(gate ? gate.head : name));
+  const { layer, kind, number } = to ?? from;
+  if (kind === "MLP") return { layer, mlp: true };
+  return { layer, [kind === "H" ? "head" : "neuron"]: number, ...(gate ? { input: "gate" } : to ? { input } : {}) };
+}
+
 /** How a change of the cuts changes one logit (above the mean) at one position. */
 export class Effects {
   /**
    * @param {Model} model @param {Run} run @param {number} at @param {number} token
-   * @param {Numbers[] | null} means @param {boolean} [wiresToo]
+   * @param {Means | null} means @param {boolean} [wiresToo]
    */
   constructor(model, run, at, token, means, wiresToo = false) {
     this.model = model;
@@ -157,22 +225,23 @@ export class Effects {
   }
 
   /**
-   * The effect of a head or a wire: the logit with it minus the logit without it, everything else as in this run. One that is off is
-   * switched on for this.
+   * The effect of a head, a neuron, a wire or a gate: the logit with it minus the logit without it, everything else as in this run. One
+   * that is off is switched on for this.
    * @param {string} name
    */
   of(name) {
     const { run, now } = this;
     const isOff = run.cuts.has(name);
-    const cut = /** @type {import("./names.js").Cut} */ (parseCut(name));
-    const reader = cut.to ? headName(cut.to.layer, cut.to.head) : "";
-    if (run.cuts.has(reader)) return 0; // what it reads does not matter
+    const place = changedBy(name);
+    const reader = parseName(name)?.reader.split(".")[0] ?? "";
+    const whole = place.neuron === undefined ? "" : `L${place.layer} MLP`;
+    if (run.cuts.has(reader) || run.cuts.has(whole)) return 0; // what it reads does not matter
     const cuts = isOff ? [...run.cuts].filter((other) => other !== name) : [...run.cuts, name];
-    const other = this.without(cuts, cut.to ?? { layer: cut.layer, head: cut.head });
+    const other = this.without(cuts, place);
     return isOff ? other - now : now - other;
   }
 
-  /** The logit with other cuts, which change one head and what follows from it. @param {string[]} cuts @param {{layer: number, head: number, input?: string}} changed */
+  /** The logit with other cuts, which change one head or neuron and what follows from it. @param {string[]} cuts @param {Place} changed */
   without(cuts, changed) {
     const { layer } = changed;
     const { model, run, at, means, wiresToo } = this;
@@ -247,18 +316,19 @@ export function lookedFor(model, layer, head, token, via, back = 0) {
 }
 
 /**
- * For each layer what its heads read out on average over texts: [heads * dHead].
+ * For each layer what its heads and its neurons read out on average over texts.
  * @param {Run[]} runs
+ * @returns {Means}
  */
 export function meansOf(runs) {
-  return runs[0].layers.map((_, layer) => {
-    const sum = new Float64Array(runs[0].layers[layer].read.length / runs[0].n);
-    let count = 0;
-    for (const run of runs) {
-      const { read } = run.layers[layer];
-      for (let i = 0; i < read.length; i++) sum[i % sum.length] += read[i];
-      count += run.n;
-    }
+  const count = runs.reduce((sum, { n }) => sum + n, 0);
+  const mean = (/** @type {Float64Array[]} */ all) => {
+    const sum = new Float64Array(all[0].length / runs[0].n);
+    for (const values of all) for (let i = 0; i < values.length; i++) sum[i % sum.length] += values[i];
     return sum.map((value) => value / count);
-  });
+  };
+  return runs[0].layers.map(({ fired }, layer) => ({
+    z: mean(runs.map(({ layers }) => layers[layer].read)),
+    post: fired && mean(runs.map(({ layers }) => /** @type {Float64Array} */ (layers[layer].fired))),
+  }));
 }

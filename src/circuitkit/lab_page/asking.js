@@ -92,13 +92,35 @@ export class WorkerEngine {
   bring(name) {
     let model = this.brought.get(name);
     if (!model) {
-      const data = this.need(`models/${name}`);
-      model = this.text().then(async () => this.ask("model", await data));
-      model.finally(() => window.circuitLab.forget(`models/${name}`)).catch(() => {});
+      const copied = /^(two-layer-mlp)-(\d)$/.exec(name); // it has the same weights
+      model = copied ? this.bring(copied[1]).then(() => this.ask("copy", { name, of: copied[1], heads: Number(copied[2]) })) : this.fetch(name);
       this.brought.set(name, model);
       model.catch(() => this.brought.delete(name));
     }
     return model;
+  }
+
+  /** @param {string} name */
+  fetch(name) {
+    const data = this.need(`models/${name}`);
+    const model = this.text().then(async () => this.ask("model", await data));
+    model.finally(() => window.circuitLab.forget(`models/${name}`)).catch(() => {});
+    return model;
+  }
+
+  /** @param {Setting} setting @returns {Promise<{names: string[], fired: number[]}>} */
+  neurons(setting) {
+    return this.ask("neurons", setting);
+  }
+
+  /** @param {Setting & {neuron: string, of: string}} setting @returns {Promise<import("./interface.js").AsHeads>} */
+  asHeads(setting) {
+    return this.ask("asHeads", setting);
+  }
+
+  /** @param {Setting & {source: number}} setting @returns {Promise<import("./interface.js").Gate[]>} */
+  gates(setting) {
+    return this.ask("gates", setting);
   }
 
   /** @param {Setting} setting @returns {Promise<Reply>} */
@@ -106,7 +128,7 @@ export class WorkerEngine {
     return this.ask("run", setting);
   }
 
-  /** @param {Setting & {from: number, time: number}} setting */
+  /** @param {Setting & {from: number, time: number, names?: string[]}} setting */
   measure(setting) {
     return this.ask("measure", setting);
   }

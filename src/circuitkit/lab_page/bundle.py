@@ -20,6 +20,9 @@ from circuitkit.data import stored
 
 SOURCES = Path(__file__).resolve().parent
 MODELS = ("two-layer", "one-layer", "zero-layer")
+WITH_MLPS = "two-layer-mlp"
+# Of how many heads a neuron of its copies consists.
+HEADS_PER_NEURON = (1, 5)
 # The module that each script is made for. `parts` is all that `lab.js` needs, and `lab` is `lab.js` alone.
 SCRIPTS = {
     "start": "start.js",
@@ -118,7 +121,9 @@ def text() -> dict:
     """The training steps of each model, and as one string for the worker the tokenizer and the rows over which means are taken."""
     data = byte_pairs(stored("models", "tokenizer.json")["model"])
     data["rows"] = models.heldout_rows(ROWS).tolist()
-    steps = {name: models.checkpoints(name) for name in MODELS}
+    steps = {name: models.checkpoints(name) for name in (*MODELS, WITH_MLPS)}
+    steps |= {f"{WITH_MLPS}-{count}": steps[WITH_MLPS] for count in HEADS_PER_NEURON}
+    steps["gated"] = [0]  # its weights come with the book
     return {"steps": steps, "data": json.dumps(data, ensure_ascii=False, separators=(",", ":"))}
 
 
@@ -134,7 +139,31 @@ def weights() -> dict[str, dict]:
                 "dHead": models.model_card(name)["sizes"]["d_head"],
                 "weights": data,
             }
-    return found
+    return found | {WITH_MLPS: model_with_mlps()}
+
+
+def model_with_mlps() -> dict:
+    """The model with MLPs by the names of `weights.js`, and the heads that can stand for a neuron."""
+    from safetensors.torch import load_file, save
+
+    matrices = {"fc_in": "in", "fc_out": "out"} | {side: side.upper() for side in "qkvo"}
+    tensors = {}
+    for name, tensor in load_file(models.weight_file(WITH_MLPS)).items():
+        *place, module, kind = name.split(".") if "." in name else ("", "", "")
+        if module in matrices:
+            # torch holds the transpose
+            name = ".".join([*place, f"{'W' if kind == 'weight' else 'b'}_{matrices[module]}"])
+            tensor = tensor.T.contiguous() if kind == "weight" else tensor
+        tensors[re.sub(r"(ln\w+)\.weight$", r"\1.gain", name)] = tensor
+    fits = stored("conversion", "activations.json")["fits"]["gelu"]
+    sums = {
+        count: list(zip(*(fits[str(count)][name] for name in "bcad"), strict=True))
+        for count in HEADS_PER_NEURON
+    }
+    card = {"dHead": models.model_card(WITH_MLPS)["sizes"]["d_head"], "addsPositions": True}
+    card |= {"norm": "LN", "eps": 1e-5, "act": "gelu"}
+    weights = base64.b64encode(save(tensors)).decode()
+    return {"name": WITH_MLPS, "card": card, "weights": weights, "sums": sums}
 
 
 def births() -> dict[str, list]:

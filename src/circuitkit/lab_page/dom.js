@@ -69,7 +69,10 @@ export function thousands(n) {
 /** A wire or head in words. @param {string} name */
 export function spoken(name) {
   const [from, to] = name.split("->");
+  const [gated, how] = name.split(/ (?=open$|shut$)/);
+  if (how) return `the gate of ${gated}`;
   if (!to) return name;
   const [head, input] = to.split(".");
+  if (!input) return `the wire from ${from} to ${head}`;
   return `the wire from ${from} to the ${{ Q: "queries", K: "keys", V: "values" }[input]} of ${head}`;
 }

@@ -6,15 +6,17 @@
  * reads the stream does not change. So does `run` of the library.
  */
 
-import { parseCut } from "./names.js";
+import { parseGate, parseName } from "./names.js";
 
 /** @typedef {import("./weights.js").Model} Model */
+/** @typedef {import("./weights.js").Mlp} Mlp */
 /** @typedef {import("./weights.js").Norm} Norm */
 /** @typedef {Float32Array | Float64Array} Numbers  weights are in half precision; what is computed with them is in double */
+/** @typedef {{z: Numbers, post: Numbers | null}[]} Means  for each layer what its heads and its neurons read out on average */
 /**
  * @typedef {object} Without  what is missing from a run
- * @property {string[]} cuts  heads "L0H1" and wires "L0H1->L1H3.K"
- * @property {Numbers[] | null} means  for each layer what its heads read out on average; null takes out by zero
+ * @property {string[]} cuts  heads "L0H1", neurons "L0N5", "L0 MLP", wires "L0H1->L1H3.K", and gates "L0H6 open"
+ * @property {Means | null} means  what takes the place of what is taken out; null takes out by zero
  * @property {boolean} [wiresToo]  whether the means fill cut wires as well, as `fill="mean"` of the library does
  * @property {Run | null} [patch]  a run of equal length whose values take the place of what is missing
  */
@@ -30,6 +32,9 @@ import { parseCut } from "./names.js";
  * @property {Float64Array} z  z as it was used
  * @property {Float64Array[]} wrote  for each head what it added to the stream, [n, dContent]
  * @property {Float64Array | null} mlp  what the MLP added, [n, dContent]
+ * @property {Float64Array | null} fired  what each neuron gathered, before it was taken out, [n, neurons]
+ * @property {Float64Array | null} post  the same as it was used
+ * @property {Float32Array | null} gates  by which the patterns were multiplied, [heads, n, n]
  */
 /**
  * @typedef {object} Run
@@ -154,75 +159,201 @@ function erf(x) {
   return x < 0 ? rest - 1 : 1 - rest;
 }
 
+/** @param {number} x */
+const sigmoid = (x) => 1 / (1 + Math.exp(-x));
+
 /** @type {Record<string, (x: number) => number>} */
 const ACTIVATIONS = {
   relu: (x) => Math.max(0, x),
-  silu: (x) => x / (1 + Math.exp(-x)),
+  silu: (x) => x * sigmoid(x),
   gelu: (x) => 0.5 * x * (1 + erf(x / Math.SQRT2)),
   gelu_new: (x) => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3))),
 };
 
 /**
- * What the MLP of a layer adds, [n, dContent].
- * @param {Model} model @param {number} layer @param {Float64Array} stream  [n, dContent] @param {number} n
+ * @param {Numbers} a  [n, k] @param {number} k @param {Numbers} W  [k, m] @param {Numbers | undefined} b @param {number} m
+ * @param {number} n @param {number} since  the first row that is needed
  */
-function mlpOf(model, layer, stream, n) {
+function through(a, k, W, b, m, n, since) {
+  const out = new Float64Array(n * m);
+  if (b) for (let i = since; i < n; i++) out.set(b, i * m);
+  addProduct(a, k, since * k, W, m, 0, out, m, since * m, n - since, k, m);
+  return out;
+}
+
+/**
+ * The heads of a neuron that was rewritten as heads: how strongly each attends to its own token (the rest goes to the bias token), and
+ * the value that it finds there.
+ * @param {number[][]} terms  [b, c, a, d] of each head @param {number} query  what queries read @param {number} value  what values read
+ */
+export function neuronHeads(terms, query, value) {
+  return terms.map(([b, c, a, d]) => ({ weight: sigmoid(b * query + c), value: a * value + d }));
+}
+
+/** What a neuron gathers. @param {Model} model @param {Mlp} mlp @param {number} gate @param {number} value */
+function gathered({ act = "gelu" }, { terms, W_gate }, gate, value) {
+  if (terms) return neuronHeads(terms, gate, value).reduce((sum, { weight, value: found }) => sum + weight * found, 0);
+  return W_gate ? ACTIVATIONS[act](gate) * value : ACTIVATIONS[act](value);
+}
+
+/**
+ * What queries and values of one neuron read in rows of the stream: the gate and the value, or twice the same.
+ * @param {Model} model @param {number} layer @param {number} neuron @param {Float64Array} rows @param {number} n @param {number} since
+ */
+export function neuronReads(model, layer, neuron, rows, n, since) {
   const { mlp, ln2 } = model.layers[layer];
-  if (!mlp) return null;
+  if (!mlp) throw new Error(`layer ${layer} has no neurons`);
   const { dContent } = model;
-  const { size } = mlp;
-  const x = normed(ln2, stream, dContent);
-  const through = (/** @type {Numbers} */ a, /** @type {number} */ k, /** @type {Numbers} */ W, /** @type {Numbers | undefined} */ b, /** @type {number} */ m) => {
-    const out = new Float64Array(n * m);
-    if (b) for (let i = 0; i < n; i++) out.set(b, i * m);
-    addProduct(a, k, 0, W, m, 0, out, m, 0, n, k, m);
+  const x = normed(ln2, rows, dContent);
+  const read = (/** @type {Numbers} */ W, /** @type {Numbers | undefined} */ b) => {
+    const out = new Float64Array(n).fill(b ? b[neuron] : 0);
+    addProduct(x, dContent, since * dContent, W, mlp.size, neuron, out, 1, since, n - since, dContent, 1);
     return out;
   };
-  const act = ACTIVATIONS[model.act ?? "gelu"];
-  const post = through(x, dContent, mlp.W_in, mlp.b_in, size);
-  const gate = mlp.W_gate && through(x, dContent, mlp.W_gate, mlp.b_gate, size);
-  for (let i = 0; i < post.length; i++) post[i] = gate ? act(gate[i]) * post[i] : act(post[i]);
-  return through(post, size, mlp.W_out, mlp.b_out, dContent);
+  const value = read(mlp.W_in, mlp.b_in);
+  return { value, gate: mlp.W_gate ? read(mlp.W_gate, mlp.b_gate) : value };
+}
+
+/**
+ * What each neuron of a layer gathers, [n, size], where wires into it may be cut.
+ * @param {Model} model @param {LayerRun[]} layers  up to this one @param {Float64Array} rows  [n, dContent] @param {number} n @param {number} since @param {Plan} plan
+ * @param {{old?: LayerRun, changed?: Changed}} some  everything is as in the old run, except one neuron
+ */
+function firedIn(model, layers, rows, n, since, plan, { old, changed }) {
+  const layer = layers.length - 1;
+  const { mlp, ln2 } = model.layers[layer];
+  if (!mlp) return null;
+  const { size, W_in, b_in, W_gate, b_gate } = mlp;
+  const fired = old?.fired ? old.fired.slice(0, n * size) : new Float64Array(n * size);
+  if (!old) {
+    const x = normed(ln2, rows, model.dContent);
+    const value = through(x, model.dContent, W_in, b_in, size, n, since);
+    const gate = W_gate ? through(x, model.dContent, W_gate, b_gate, size, n, since) : value;
+    for (let i = since * size; i < fired.length; i++) fired[i] = gathered(model, mlp, gate[i], value[i]);
+  }
+  const start = `L${layer}N`;
+  const readers = [...plan.wires.keys()].filter((reader) => reader.startsWith(start)).map((reader) => Number(reader.slice(start.length).split(".")[0]));
+  for (const neuron of new Set(changed?.neuron === undefined ? readers : [changed.neuron])) {
+    const reads = (/** @type {string} */ input) => {
+      const lost = missing(model, layers, plan, [`${start}${neuron}`, `${start}${neuron}.${input}`], n);
+      return neuronReads(model, layer, neuron, lost ? rows.map((value, i) => value - lost[i]) : rows, n, since);
+    };
+    const [q, v] = [reads("Q"), reads("V")];
+    for (let i = since; i < n; i++) fired[i * size + neuron] = gathered(model, mlp, q.gate[i], v.value[i]);
+  }
+  return fired;
+}
+
+/**
+ * What the neurons of a layer are used with, and what its MLP adds, [n, dContent].
+ * @param {Model} model @param {LayerRun[]} layers  up to this one @param {Float64Array} rows @param {number} n @param {number} since @param {Plan} plan
+ * @param {{old?: LayerRun, changed?: Changed}} some
+ */
+function mlpOf(model, layers, rows, n, since, plan, some) {
+  const layer = layers.length - 1;
+  const { mlp } = model.layers[layer];
+  const fired = firedIn(model, layers, rows, n, since, plan, some);
+  if (!mlp || !fired) return { fired: null, post: null, mlp: null };
+  const { size, W_out, b_out } = mlp;
+  const { dContent } = model;
+  const [theirs, mean] = [plan.patch?.layers[layer], plan.means?.[layer].post];
+  const out = Array.from({ length: size }, (_, i) => i).filter((i) => plan.out.has(`L${layer}N${i}`));
+  const post = out.length ? fired.slice() : fired;
+  for (const i of out) for (let row = since; row < n; row++) post[row * size + i] = theirs?.fired ? theirs.fired[row * size + i] : (mean?.[i] ?? 0);
+  if (plan.out.has(`L${layer} MLP`)) {
+    if (theirs?.mlp) return { fired, post, mlp: theirs.mlp.slice(0, n * dContent) };
+    if (!mean) return { fired, post, mlp: new Float64Array(n * dContent) };
+    const same = through(mean, size, W_out, b_out, dContent, 1, 0);
+    return { fired, post, mlp: Float64Array.from({ length: n * dContent }, (_, i) => same[i % dContent]) };
+  }
+  const { old, changed } = some;
+  const neuron = changed?.neuron;
+  if (!old?.mlp || !old.post || neuron === undefined) return { fired, post, mlp: through(post, size, W_out, b_out, dContent, n, since) };
+  const added = old.mlp.slice(0, n * dContent);
+  for (let row = since; row < n; row++) {
+    const more = post[row * size + neuron] - old.post[row * size + neuron];
+    for (let c = 0; c < dContent; c++) added[row * dContent + c] += more * W_out[neuron * dContent + c];
+  }
+  return { fired, post, mlp: added };
 }
 
 /**
  * @typedef {object} Plan  what is missing, by place
- * @property {Set<string>} heads
- * @property {Map<string, {layer: number, head: number}[]>} wires  by the input that they enter, "L1H3.K"
- * @property {Numbers[] | null} means
+ * @property {Set<string>} out  heads, neurons and MLPs
+ * @property {Map<string, string[]>} wires  the writers, by the input that they enter, "L1H3.K"
+ * @property {Map<string, boolean>} gates  whether the gate of a head is forced open or shut
+ * @property {Means | null} means
  * @property {boolean} wiresToo
  * @property {Run | null} patch
  */
+/** @typedef {{head?: number, neuron?: number, mlp?: boolean, input?: string}} Changed  what alone is different from an old run of a layer */
 
 /** @param {Without} without @returns {Plan} */
 export function planOf({ cuts, means, wiresToo = false, patch = null }) {
   /** @type {Plan} */
-  const plan = { heads: new Set(), wires: new Map(), means, wiresToo, patch };
+  const plan = { out: new Set(), wires: new Map(), gates: new Map(), means, wiresToo, patch };
   for (const name of cuts) {
-    const cut = parseCut(name);
-    if (cut && !cut.to) plan.heads.add(name);
-    const reader = name.split("->")[1];
-    if (cut?.to) plan.wires.set(reader, [...(plan.wires.get(reader) ?? []), cut]);
+    const [named, gate] = [parseName(name), parseGate(name)];
+    if (gate) plan.gates.set(gate.head, gate.open);
+    else if (named?.to) plan.wires.set(named.reader, [...(plan.wires.get(named.reader) ?? []), name.split("->")[0]]);
+    else if (named) plan.out.add(name);
   }
   return plan;
 }
 
 /**
- * What an input of a head misses, [n, dContent]; null if nothing.
- * @param {Model} model @param {LayerRun[]} layers @param {Plan} plan @param {string} reader  "L1H3.K" @param {number} n
+ * What a head, a neuron or an MLP has written, [n, dContent].
+ * @param {Model} model @param {LayerRun[]} layers @param {string} writer @param {number} n
  */
-function missing(model, layers, plan, reader, n) {
-  const writers = plan.wires.get(reader);
-  if (!writers) return null;
+export function writtenBy(model, layers, writer, n) {
+  const named = parseName(writer);
+  if (!named) throw new Error(`there is no ${writer}`);
+  const { layer, kind, number } = named.from;
+  if (kind === "H") return layers[layer].wrote[number];
+  const { mlp } = model.layers[layer];
+  const { post, mlp: whole } = layers[layer];
+  if (!mlp || !post || !whole) throw new Error(`there is no ${writer}`);
+  return kind === "MLP" ? whole : outer(post, mlp.size, number, mlp.W_out, model.dContent, n);
+}
+
+/**
+ * A column of one matrix times a row of another: what one neuron writes.
+ * @param {Numbers} post @param {number} size @param {number} neuron @param {Numbers} W_out @param {number} dContent @param {number} n
+ */
+function outer(post, size, neuron, W_out, dContent, n) {
+  return Float64Array.from({ length: n * dContent }, (_, i) => post[Math.floor(i / dContent) * size + neuron] * W_out[neuron * dContent + (i % dContent)]);
+}
+
+/**
+ * What a writer writes on average, [dContent].
+ * @param {Model} model @param {Means} means @param {string} writer
+ */
+function averageOf(model, means, writer) {
+  const { layer, kind, number } = /** @type {import("./names.js").Named} */ (parseName(writer)).from;
   const { dContent, dHead } = model;
+  const { z, post } = means[layer];
+  const { W_O, mlp } = model.layers[layer];
+  const out = new Float64Array(dContent);
+  if (kind === "H") addProduct(z, 0, number * dHead, W_O, dContent, number * dHead * dContent, out, dContent, 0, 1, dHead, dContent);
+  else if (mlp && post) return kind === "N" ? outer(post, mlp.size, number, mlp.W_out, dContent, 1) : through(post, mlp.size, mlp.W_out, mlp.b_out, dContent, 1, 0);
+  return out;
+}
+
+/**
+ * What an input misses, [n, dContent]; null if nothing.
+ * @param {Model} model @param {LayerRun[]} layers @param {Plan} plan @param {string[]} readers  names of the input, "L1H3.K" @param {number} n
+ */
+function missing(model, layers, plan, readers, n) {
+  const writers = new Set(readers.flatMap((reader) => plan.wires.get(reader) ?? []));
+  if (!writers.size) return null;
+  const { dContent } = model;
   const lost = new Float64Array(n * dContent);
-  for (const { layer, head } of writers) {
-    const wrote = layers[layer].wrote[head];
-    const instead = plan.patch?.layers[layer].wrote[head];
+  for (const writer of writers) {
+    const wrote = writtenBy(model, layers, writer, n);
+    const instead = plan.patch && writtenBy(model, plan.patch.layers, writer, n);
     for (let i = 0; i < lost.length; i++) lost[i] += wrote[i] - (instead ? instead[i] : 0);
     if (instead || !plan.means || !plan.wiresToo) continue;
-    const fill = new Float64Array(dContent);
-    addProduct(plan.means[layer], 0, head * dHead, model.layers[layer].W_O, dContent, head * dHead * dContent, fill, dContent, 0, 1, dHead, dContent);
+    const fill = averageOf(model, plan.means, writer);
     for (let i = 0; i < lost.length; i++) lost[i] -= fill[i % dContent];
   }
   return lost;
@@ -237,7 +368,7 @@ function project(model, layers, layer, head, input, stream, x, plan, whole, sinc
   const { dModel, dContent, dHead, nHeads } = model;
   const weights = model.layers[layer];
   const [wide, from] = [nHeads * dHead, head * dHead];
-  const lost = missing(model, layers, plan, `L${layer}H${head}.${input}`, n);
+  const lost = missing(model, layers, plan, [`L${layer}H${head}.${input}`], n);
   // Behind a norm, what is missing changes the divisor; without one, it is only subtracted.
   const changed = lost && weights.ln1 ? normed(weights.ln1, stream.map((value, i) => value - lost[i]), dContent) : x;
   const W = weights[/** @type {"W_Q"} */ (`W_${input}`)];
@@ -255,35 +386,39 @@ function project(model, layers, layer, head, input, stream, x, plan, whole, sinc
 /**
  * One layer: what its heads and its MLP do, and the stream behind it.
  * @param {Model} model @param {LayerRun[]} layers  those before @param {Float64Array} stream  [n, dModel] @param {number} n @param {Plan} plan
- * @param {{since?: number, old?: LayerRun, changed?: {head: number, input?: string}}} [some]  the first row that is needed behind the
- *   layer; a run of the layer, from which everything is taken except one head that is switched or reads something else in one input
+ * @param {{since?: number, old?: LayerRun, changed?: Changed}} [some]  the first row that is needed behind the layer; a run of the layer,
+ *   from which everything is taken except one head or neuron that is switched or reads something else in one input
  * @returns {{done: LayerRun, stream: Float64Array}}
  */
 export function pass(model, layers, stream, n, plan, { since = 0, old, changed } = {}) {
   const { dModel, dContent, dHead, nHeads } = model;
   const layer = layers.length;
   const { ln1, W_O, b_O, alone } = model.layers[layer];
+  const again = changed?.head === undefined ? "" : changed.input; // "gate", or the input of a head that reads something else
   const heads = Array.from({ length: nHeads }, (_, head) => head);
   const wide = nHeads * dHead;
   const x = old ? old.x.subarray(0, n * dModel) : normed(ln1, stream, dModel);
   const side = (/** @type {string} */ input, /** @type {Float64Array | undefined} */ as) => {
-    if (as && changed?.input !== input) return as;
+    if (as && again !== input) return as;
     const whole = as ? as.slice(0, n * wide) : new Float64Array(n * wide);
-    for (const head of changed ? [changed.head] : heads) project(model, layers, layer, head, input, stream, x, plan, whole, input === "Q" ? since : 0, n);
+    for (const head of changed?.head === undefined ? heads : [changed.head]) project(model, layers, layer, head, input, stream, x, plan, whole, input === "Q" ? since : 0, n);
     return whole;
   };
   const [q, k, v] = [side("Q", old?.q), side("K", old?.k), side("V", old?.v)];
-  const read = old && !changed?.input ? old.read : new Float64Array(n * wide);
+  const read = old && !again ? old.read : new Float64Array(n * wide);
+  const gates = gatesOf(model, layer, x, n);
   const pattern = new Float32Array(old ? 0 : nHeads * n * n);
   const z = new Float64Array(n * wide);
   const after = stream.slice();
   const wrote = heads.map((head) => {
     let out = old?.wrote[head];
     if (!out || head === changed?.head) {
-      if (read !== old?.read) attend(model, q, k, v, head, n, since, pattern, read, alone);
-      const gone = plan.heads.has(`L${layer}H${head}`);
+      const forced = plan.gates.get(`L${layer}H${head}`);
+      const used = forced === undefined ? gates : forced ? null : new Float32Array(nHeads * n * n);
+      if (read !== old?.read) attend(model, q, k, v, head, n, since, pattern, read, { alone, gates: used });
+      const gone = plan.out.has(`L${layer}H${head}`);
       for (let i = since; i < n; i++)
-        for (let c = head * dHead; c < (head + 1) * dHead; c++) z[i * wide + c] = gone ? (plan.patch?.layers[layer].read[i * wide + c] ?? plan.means?.[layer][c] ?? 0) : read[i * wide + c];
+        for (let c = head * dHead; c < (head + 1) * dHead; c++) z[i * wide + c] = gone ? (plan.patch?.layers[layer].read[i * wide + c] ?? plan.means?.[layer].z[c] ?? 0) : read[i * wide + c];
       out = new Float64Array(n * dContent);
       addProduct(z, wide, since * wide + head * dHead, W_O, dContent, head * dHead * dContent, out, dContent, since * dContent, n - since, dHead, dContent);
     }
@@ -291,10 +426,15 @@ export function pass(model, layers, stream, n, plan, { since = 0, old, changed }
     return out;
   });
   if (b_O) for (let i = since; i < n; i++) for (let c = 0; c < dContent; c++) after[i * dModel + c] += b_O[c];
-  const rows = (model.parallel ? stream : after).slice(since * dModel);
-  const mlp = mlpOf(model, layer, rows, n - since);
-  if (mlp) for (let i = 0; i < mlp.length; i++) after[since * dContent + i] += mlp[i];
-  return { done: { stream, x, q, k, v, pattern, read, z, wrote, mlp }, stream: after };
+  /** @type {LayerRun} */
+  const done = { stream, x, q, k, v, pattern, read, z, wrote, gates, fired: null, post: null, mlp: null };
+  if (!model.layers[layer].mlp) return { done, stream: after };
+  const rows = (model.parallel ? stream : after).slice(0, n * dModel);
+  const same = changed?.head === undefined ? { old, changed } : {}; // the MLP reads what a head writes
+  Object.assign(done, mlpOf(model, [...layers, done], rows, n, since, plan, same));
+  const added = /** @type {Float64Array} */ (done.mlp);
+  for (let i = since * dContent; i < n * dContent; i++) after[i] += added[i];
+  return { done, stream: after };
 }
 
 /**
@@ -328,12 +468,32 @@ export function forward(model, ids, without = { cuts: [], means: null }) {
 }
 
 /**
+ * The gates of a layer, [heads, n, n]: a second score, cut off at 0 and 1. Null in a layer without gates.
+ * @param {Model} model @param {number} layer @param {Float64Array} x  the whole stream, whatever is cut @param {number} n
+ */
+function gatesOf({ dModel, nHeads, layers }, layer, x, n) {
+  const { gate } = layers[layer];
+  if (!gate) return null;
+  const { W_Q, W_K, b_Q, b_K, wide } = gate;
+  const [q, k] = [through(x, dModel, W_Q, b_Q, nHeads * wide, n, 0), through(x, dModel, W_K, b_K, nHeads * wide, n, 0)];
+  const out = new Float32Array(nHeads * n * n);
+  for (let head = 0; head < nHeads; head++)
+    for (let i = 0; i < n; i++)
+      for (let s = 0; s <= i; s++) {
+        let score = 0;
+        for (let c = head * wide; c < (head + 1) * wide; c++) score += q[i * nHeads * wide + c] * k[s * nHeads * wide + c];
+        out[(head * n + i) * n + s] = Math.max(0, Math.min(1, score));
+      }
+  return out;
+}
+
+/**
  * One head from position `since` on: where it looks and what it reads out there.
  * @param {Model} model @param {Float64Array} q @param {Float64Array} k @param {Float64Array} v @param {number} head @param {number} n
  * @param {number} since @param {Float32Array} pattern  [heads, n, n], or empty if it is not needed @param {Float64Array} read
- * @param {boolean} [alone]  whether each position attends to itself only
+ * @param {{alone?: boolean, gates?: Float32Array | null}} how  whether each position attends to itself only; what multiplies the pattern
  */
-function attend({ dHead, nHeads, scale = Math.sqrt(dHead) }, q, k, v, head, n, since, pattern, read, alone = false) {
+export function attend({ dHead, nHeads, scale = Math.sqrt(dHead) }, q, k, v, head, n, since, pattern, read, { alone = false, gates = null }) {
   const wide = nHeads * dHead;
   const from = head * dHead;
   const scores = new Float64Array(n);
@@ -349,7 +509,7 @@ function attend({ dHead, nHeads, scale = Math.sqrt(dHead) }, q, k, v, head, n, s
     let sum = 0;
     for (let s = first; s <= i; s++) sum += scores[s] = Math.exp(scores[s] - most);
     for (let s = first; s <= i; s++) {
-      const share = scores[s] / sum;
+      const share = (scores[s] / sum) * (gates ? gates[(head * n + i) * n + s] : 1);
       if (pattern.length) pattern[(head * n + i) * n + s] = share;
       for (let c = from; c < from + dHead; c++) read[i * wide + c] += share * v[s * wide + c];
     }

@@ -33,7 +33,7 @@ import { LONGEST, TABS } from "./state.js";
  * @property {(file: File | undefined) => void} openFile
  */
 
-const TAB_NAMES = { parts: "Logit attribution", score: "Attention score", words: "Words of a head", python: "Python" };
+const TAB_NAMES = { parts: "Logit attribution", score: "Attention score", words: "Words of a head", neurons: "Neurons", gates: "Gates", python: "Python" };
 
 /** Where a reader sets the text and the model. @param {Id} id @param {Acts} acts */
 function buildInputs(id, acts) {

@@ -22,6 +22,8 @@
  * @property {number} at
  * @property {number} nLayers
  * @property {number} nHeads
+ * @property {number} [nNeurons]  of each layer
+ * @property {number} [asHeads]  of how many heads a neuron consists
  * @property {Float32Array[]} patterns  for each layer [heads, n, n]
  * @property {Guess} answer
  * @property {Guess[]} guesses  the first five before and the first five after, best first
@@ -37,6 +39,7 @@
  * @property {string} title
  * @property {number} nLayers
  * @property {number} nHeads
+ * @property {number} [nNeurons]
  * @property {{text: string, shown: string}[]} rows
  * @property {boolean} rotary  whether queries and keys are turned by position
  * @property {boolean} types  whether a reader can type a text; if not, she types token ids
@@ -48,13 +51,19 @@
  */
 /** @typedef {{names: string[], table: number[][]}} Score  of one head from one position to another, query side by key side */
 /** @typedef {{looksFor: Word[], raises: Word[], lowers: Word[]}} Words  of a head, from its weights alone */
+/** @typedef {{read: number, heads: {weight: number, value: number}[], difference: number}} AsHeads  what a neuron reads, its heads, and how far the logits are from those of the MLPs */
+/** @typedef {{name: string, gate: number, attention: number}} Gate  of one head between two positions */
 /**
  * @typedef {object} Engine  what computes: a worker of the page, or something else that answers in this form
  * @property {(model: string) => boolean} has  whether the weights of a model are here already
  * @property {(model: string) => Promise<unknown>} bring  fetch the weights of a model, once
  * @property {(setting: Setting) => Promise<Reply>} run  the whole model and the model with the cuts
- * @property {(setting: Setting & {from: number, time: number}) => Promise<{found: Record<string, number>, next: number}>} measure  the effects of
- *   heads and wires, cut in addition, beginning with number `from`: as many as the time in milliseconds allows; `next` is 0 after the last
+ * @property {(setting: Setting & {from: number, time: number, names?: string[]}) => Promise<{found: Record<string, number>, next: number}>} measure  the effects of
+ *   heads and wires, or of what `names` names, cut in addition, beginning with number `from`: as many as the time in milliseconds allows;
+ *   `next` is 0 after the last
+ * @property {(setting: Setting) => Promise<{names: string[], fired: number[]}>} neurons  those that may matter most first, and what each gathers
+ * @property {(setting: Setting & {neuron: string, of: string}) => Promise<AsHeads>} asHeads
+ * @property {(setting: Setting & {source: number}) => Promise<Gate[]>} gates
  * @property {(text: string) => Promise<OwnModel>} openFile  the weights of a file of `ck.lab`, in base64
  * @property {(question: {model: string, query: string}) => Promise<{found: {id: number, text: string}[], count: number}>} find  tokens
  * @property {(question: Setting & {head: string, source: number}) => Promise<Score>} score

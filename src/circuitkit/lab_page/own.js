@@ -3,8 +3,8 @@
  */
 import { meansOf } from "./analysis.js";
 import { forward, logits } from "./engine.js";
-import { parseCut } from "./names.js";
-import { buildModel, damaged, fromJson, readHeader, readTensors } from "./weights.js";
+import { isIn } from "./names.js";
+import { buildModel, damaged, fromJson, readHeader, readTensors, sizesOf } from "./weights.js";
 
 /** @typedef {import("./weights.js").Card} Card */
 /** @typedef {import("./weights.js").Model} Model */
@@ -34,14 +34,10 @@ export function readLab(bytes) {
   const card = fromJson(said);
   const tensors = readTensors(bytes);
   const model = buildModel(tensors, card);
-  const { nCtx, dVocab, nLayers, nHeads } = model;
+  const { nCtx, dVocab } = model;
   const fits = (/** @type {unknown} */ ids) => areWhole(ids, dVocab) && ids.length <= nCtx;
   const strings = (/** @type {unknown} */ list, /** @type {number} */ length) => Array.isArray(list) && list.length === length && list.every((one) => typeof one === "string" && one.length < 1000);
-  const known = (/** @type {unknown} */ name) => {
-    const cut = typeof name === "string" ? parseCut(name) : null;
-    const there = (/** @type {{layer: number, head: number}} */ { layer, head }) => layer < nLayers && head < nHeads;
-    return cut && there(cut) && (!cut.to || (there(cut.to) && cut.layer < cut.to.layer));
-  };
+  const known = (/** @type {unknown} */ name) => typeof name === "string" && isIn(name, sizesOf(model));
   const right = [
     [typeof card.title === "string", "title"],
     [strings(card.tokens, dVocab), "tokens"],

@@ -91,5 +91,29 @@ export const PRESETS = [
     "cut": "",
     "try": "Move the slider of training steps to the right. From which step on does the model predict the second half?",
     "then": ""
+  },
+  {
+    "id": "neuron",
+    "name": "A neuron",
+    "model": "two-layer-mlp",
+    "text": "Mr. Dursley had a neighbour who disliked Mr. D",
+    "head": "L1H2",
+    "tab": "neurons",
+    "step": 14000,
+    "cut": "",
+    "try": "This model has MLPs. Which of its 1,024 neurons matter most for ur? Switch one off in the list below. Then choose the same MLPs with each neuron as five heads: what changes?",
+    "then": ""
+  },
+  {
+    "id": "gate",
+    "name": "A gate",
+    "model": "gated",
+    "text": "start C2 A C3 C5 start B1",
+    "head": "L0H6",
+    "tab": "gates",
+    "step": 0,
+    "cut": "",
+    "try": "After A and B1, the token C1 is due. Only one gate is open from B1 to A. Force it shut, and then force others open: is there another head that predicts C1?",
+    "then": ""
   }
 ];

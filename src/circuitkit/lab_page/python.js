@@ -2,6 +2,9 @@
  * The lines of Python that compute what the page shows.
  */
 
+import { parseGate } from "./names.js";
+import { OWN } from "./session.js";
+
 /** @typedef {import("./state.js").State} State */
 
 /** @typedef {import("./interface.js").OwnModel} OwnModel */
@@ -25,7 +28,7 @@ export function quoted(text) {
  * @param {{own: OwnModel | null, fits: boolean, back: number, at: number, answer: number, source: number, token: number, sourceToken: number, text: string, tokenText: string, via: string, sourceText: string, cropped: boolean, lastStep: number}} seen
  */
 export function pythonFor(state, seen) {
-  if (seen.own) return pythonForOwn(state, seen, seen.own);
+  if (seen.own || /mlp|gated/.test(state.model)) return pythonForOwn(state, seen, seen.own);
   const { model, step, cuts, fill, head } = state;
   const list = (/** @type {string[]} */ names) => `[${names.map((name) => `"${name}"`).join(", ")}]`;
   const heads = cuts.filter((cut) => !cut.includes(">"));
@@ -96,17 +99,39 @@ export function pythonFor(state, seen) {
   };
 }
 
+/** How the model of the page is made in Python. @param {string} model @param {string[]} cuts */
+function made(model, cuts) {
+  const [, of, heads] = /^(.*-mlp)-(\d)$/.exec(model) ?? [];
+  if (of) return [`model = ck.to_attention_only(ck.load_model("${of}"), heads_per_neuron=${heads})`];
+  if (model === OWN) return ["model = ...  # the model that ck.lab was given; its weights are not rounded"];
+  if (model !== "gated") return [`model = ck.load_model("${model}")`];
+  const forced = cuts.flatMap((name) => parseGate(name) ?? []).map(({ head, open }) => `${head.slice(3)}: ${Number(open)}`);
+  const hook = [
+    `forced = {${forced.join(", ")}}  # the gates of these heads`,
+    "def gates(pattern, hook):",
+    "    plain = model.blocks[0].attn.block.pattern(model.W_E[tokens])",
+    "    for head, gate in forced.items():",
+    "        pattern[:, head] = gate * plain[:, head]",
+    "    return pattern",
+    "model.add_hook(\"blocks.0.attn.hook_pattern\", gates, is_permanent=True)",
+  ];
+  return ["from circuitkit_book import superposition_models", "model = superposition_models.load_gated()", ...(forced.length ? hook : [])];
+}
+
 /**
- * The same for a model that the reader has brought: she has it in Python.
- * @param {State} state @param {Parameters<typeof pythonFor>[1]} seen @param {OwnModel} own
+ * The same for a model that the reader has brought, and for those with MLPs or gates.
+ * @param {State} state @param {Parameters<typeof pythonFor>[1]} seen @param {OwnModel | null} own
  */
-function pythonForOwn({ text, cuts: chosen, fill, head, other = "" }, seen, { types, rotary }) {
-  const tokensOf = (/** @type {string} */ text) => (types ? `model.to_tokens(${quoted(text)}${seen.cropped ? ", truncate=True" : ""})` : `torch.tensor([[${text.split(/[\s,]+/).filter(Boolean).join(", ")}]])`);
+function pythonForOwn({ model, text, cuts: all, fill, head, other = "" }, seen, own) {
+  const { types, rotary } = own ?? { types: true, rotary: false };
+  const chosen = all.filter((name) => !parseGate(name));
+  const named = (/** @type {string} */ text) => `torch.tensor([["A B1 B2 B3 B4 B5 C1 C2 C3 C4 C5 start".split().index(name) for name in ${quoted(text)}.split()]])`;
+  const tokensOf = (/** @type {string} */ text) => (model === "gated" ? named(text) : types ? `model.to_tokens(${quoted(text)}${seen.cropped ? ", truncate=True" : ""})` : `torch.tensor([[${text.split(/[\s,]+/).filter(Boolean).join(", ")}]])`);
   const cuts = fill === "patch" && !seen.fits ? [] : chosen;
   const patch = fill === "patch" && cuts.length ? ", patch=other" : "";
   const without = cuts.length ? `, without=[${cuts.map((name) => `"${name}"`).join(", ")}]` : "";
   const lines = [
-    "model = ...  # the model that ck.lab was given; its weights are not rounded",
+    ...made(model, all),
     `tokens = ${tokensOf(text)}`,
     ...(patch ? [`other = ${tokensOf(other)}`] : []),
     ...(cuts.length && fill === "mean" ? ["# The page takes the mean over all positions of the texts, and fill=\"mean\" takes it", "# over the rows of tokens, position by position. These lines replace by zero."] : []),
@@ -115,12 +140,12 @@ function pythonForOwn({ text, cuts: chosen, fill, head, other = "" }, seen, { ty
     "print(logits.topk(5))",
   ];
   const offset = rotary ? `, offset=${seen.back}` : "";
-  const intact = !cuts.length;
+  const intact = !all.length;
   return {
     first: ["import torch", "import circuitkit as ck"],
     lines,
     parts: intact ? [`parts = ck.why(model, tokens, ${seen.answer}, position=${seen.at})`, "print(parts.to_frame())"] : [],
-    score: intact && head ? [`print(ck.paths.score_decomposition(model, tokens, "${head}", dst=${seen.at}, src=${seen.source}))`] : [],
-    words: head ? [`raises = ck.circuits.full_ov(model, "${head}")[${seen.sourceToken}].AB`, ...(seen.via ? [] : [`looks_for = ck.circuits.full_qk(model, "${head}"${offset})[${seen.token}].AB`])] : [],
+    score: intact && head && model !== "gated" ? [`print(ck.paths.score_decomposition(model, tokens, "${head}", dst=${seen.at}, src=${seen.source}))`] : [],
+    words: head ? [`raises = ck.circuits.full_ov(model, "${head}")[${seen.sourceToken}].AB`, ...(seen.via || model === "gated" ? [] : [`looks_for = ck.circuits.full_qk(model, "${head}"${offset})[${seen.token}].AB`])] : [],
   };
 }

@@ -15,7 +15,18 @@ import { spoken, thousands } from "./dom.js";
 /** The name of the model that a reader brings. */
 export const OWN = "own";
 
-export const MODELS = { "two-layer": "two layers of four heads", "one-layer": "one layer of four heads", "zero-layer": "no layers" };
+export const MODELS = {
+  "two-layer": "two layers of four heads",
+  "one-layer": "one layer of four heads",
+  "zero-layer": "no layers",
+  "two-layer-mlp": "two layers of heads and MLPs",
+  "two-layer-mlp-1": "the same MLPs, each neuron as one head",
+  "two-layer-mlp-5": "the same MLPs, each neuron as five heads",
+  gated: "a gated block of twelve heads",
+};
+
+/** The text of a model that has tokens of its own. */
+const GATED_TEXT = "start C2 A C3 C5 start B1";
 
 /** Until the browser has done what waits: a drawing is made in parts, so that the page answers in between. */
 export const rest = () => new Promise((done) => setTimeout(done));
@@ -44,6 +55,12 @@ export class Session {
     this.own = null;
     this.asked = 0; // how often the engine was asked
     this.source = -1; // the token that the panels are about
+    this.query = ""; // in the search for neurons
+    this.neuron = ""; // the one whose wires are listed
+    /** @type {Record<string, number>} */
+    this.wires = {}; // the effects of wires of neurons, as far as they are measured
+    /** @type {{key: string, names: string[], fired: number[], found: Record<string, number>}} what is known of the neurons in a state */
+    this.neurons = { key: "", names: [], fired: [], found: {} };
     /** @type {string | null} */
     this.via = null; // the head whose output the words are about; null: the one that contributes most to the keys
     this.typing = false;
@@ -107,7 +124,9 @@ export class Session {
     this.hold();
     if (model === OWN && this.own) return this.begins(this.own);
     const steps = this.steps[model];
-    const fresh = this.state.model === OWN ? { text: PRESETS[0].text, other: undefined, at: -1 } : {}; // its text may be token ids
+    // Their texts consist of other tokens.
+    const apart = [this.state.model, model].some((one) => one === OWN || one === "gated") && model !== this.state.model;
+    const fresh = apart ? { text: model === "gated" ? GATED_TEXT : PRESETS[0].text, other: undefined, at: -1 } : {};
     return this.change({ model, ...fresh, step: steps[steps.length - 1], cuts: [], answer: -1 }, `The model with ${MODELS[/** @type {"two-layer"} */ (model)]}`);
   }
 
@@ -147,6 +166,34 @@ export class Session {
     if (this.state.fill === "patch") return this.change({ cuts }, `You ${out ? "took back the patch of" : "patched"} ${what}`);
     const said = name.includes(">") ? `You ${out ? "reconnected" : "cut"} ${what}` : `${name} is ${out ? "on again" : "off"}`;
     return this.change({ cuts }, said);
+  }
+
+  /** Force the gate of a head open or shut, or leave it as its weights make it. @param {string} head @param {string} how */
+  gate(head, how) {
+    const cuts = this.state.cuts.filter((name) => ![`${head} open`, `${head} shut`].includes(name));
+    return this.change({ cuts: how ? [...cuts, `${head} ${how}`] : cuts }, `The gate of ${head} is ${how ? `forced ${how}` : "as trained"}`);
+  }
+
+  /**
+   * The neurons with their effects, in parts; each part is shown as soon as it is measured.
+   * @param {number} asked @param {() => boolean} show  says whether to go on
+   */
+  async measureNeurons(asked, show) {
+    const reply = /** @type {Reply} */ (this.reply);
+    const setting = { ...this.setting(), at: reply.at, answer: reply.answer.id };
+    const key = JSON.stringify(setting);
+    if (this.neurons.key !== key) {
+      const { names, fired } = await this.engine.neurons(setting);
+      if (asked !== this.asked) return;
+      this.neurons = { key, names, fired, found: {} };
+    }
+    const { names, found } = this.neurons;
+    let from = Object.keys(found).length;
+    while (show() && asked === this.asked && from < names.length) {
+      const more = await this.engine.measure({ ...setting, names, from, time: 300 });
+      Object.assign(found, more.found);
+      from = more.next || names.length;
+    }
   }
 
   /** The state before the last step, as an address. */

@@ -1,7 +1,7 @@
 /**
  * What the reader has set, and how it becomes an address and back.
  */
-import { parseCut } from "./names.js";
+import { exclude, isIn, parseCut } from "./names.js";
 import { PRESETS } from "./presets.js";
 
 /**
@@ -19,7 +19,7 @@ import { PRESETS } from "./presets.js";
  */
 /** @typedef {Record<string, number[]>} Steps  of training, by model */
 
-export const TABS = ["parts", "score", "words", "python"];
+export const TABS = ["parts", "score", "words", "neurons", "gates", "python"];
 export const LONGEST = 20_000;
 
 /** @param {import("./presets.js").Preset} preset @returns {State} */
@@ -75,11 +75,26 @@ export function left(address, state) {
   return address.startsWith("#lab:") && ["model", "step", "head", "tab", "without", "fill"].some((name) => given.get(name) && given.get(name) !== (read.get(name) ?? "zero"));
 }
 
-/** @typedef {{nLayers: number, nHeads: number}} Shape */
+/** @typedef {import("./names.js").Shape} Shape */
+
+/** @type {Record<string, Shape>} */
+const SHAPES = {
+  "one-layer": { nLayers: 1, nHeads: 4 },
+  "two-layer": { nLayers: 2, nHeads: 4 },
+  "two-layer-mlp": { nLayers: 2, nHeads: 4, nNeurons: 512 },
+  "two-layer-mlp-1": { nLayers: 2, nHeads: 4, nNeurons: 512, asHeads: 1 },
+  "two-layer-mlp-5": { nLayers: 2, nHeads: 4, nNeurons: 512, asHeads: 5 },
+  gated: { nLayers: 1, nHeads: 12, gated: true },
+};
 
 /** The shape of a model of the book. @param {string} model @returns {Shape} */
 export function shapeOf(model) {
-  return { nLayers: { "zero-layer": 0, "one-layer": 1, "two-layer": 2 }[model] ?? 0, nHeads: 4 };
+  return SHAPES[model] ?? { nLayers: 0, nHeads: 4 };
+}
+
+/** Whether a model has something for a panel. @param {string} tab @param {Shape} shape */
+export function hasTab(tab, { nNeurons = 0, gated = false }) {
+  return { neurons: nNeurons > 0, gates: gated }[tab] ?? true;
 }
 
 /**
@@ -87,15 +102,13 @@ export function shapeOf(model) {
  * @param {State} state @param {Shape} [shape]
  * @returns {State}
  */
-export function fitting(state, { nLayers, nHeads } = shapeOf(state.model)) {
-  const there = (/** @type {number} */ layer, /** @type {number} */ head) => layer < nLayers && head < nHeads;
-  const cuts = [...new Set(state.cuts)].filter((name) => {
-    const cut = parseCut(name);
-    if (!cut || !there(cut.layer, cut.head)) return false;
-    return !cut.to || (cut.to.layer > cut.layer && there(cut.to.layer, cut.to.head));
-  });
+export function fitting(state, shape = shapeOf(state.model)) {
+  const { nLayers, nHeads } = shape;
+  // Of two names that exclude each other, the later one holds.
+  const cuts = [...new Set(state.cuts)].filter((name, i, all) => isIn(name, shape) && !all.some((other, k) => k > i && exclude(name, other)));
   const head = parseCut(state.head);
-  const fits = head && !head.to && there(head.layer, head.head);
+  const fits = head && !head.to && isIn(state.head, shape);
+  const tab = hasTab(state.tab, shape) ? state.tab : shape.gated ? "gates" : "parts";
   const fill = state.fill === "patch" && state.other === undefined ? "zero" : state.fill;
-  return { ...state, cuts, fill, head: fits ? state.head : nLayers ? `L${nLayers - 1}H${nLayers === 2 && nHeads === 4 ? 3 : 0}` : "" };
+  return { ...state, cuts, fill, tab, head: fits ? state.head : nLayers ? `L${nLayers - 1}H${nLayers === 2 && nHeads === 4 ? 3 : 0}` : "" };
 }

@@ -2,16 +2,17 @@
  * The lab as a reader sees it: every reply is drawn into the elements of the frame.
  */
 import { openCloseup } from "./closeup.js";
-import { h, percent, signed, thousands, visible } from "./dom.js";
+import { h, percent, signed, spoken, thousands, visible } from "./dom.js";
 import { arcs, mainSource, mark, thumbnail, tone, wires } from "./draw.js";
 import { buildFrame } from "./frame.js";
-import { allNames, headName, INPUTS, parseCut } from "./names.js";
+import { allNames, headName, INPUTS, parseCut, parseGate } from "./names.js";
+import { gatesPanel, neuronsPanel } from "./neurons.js";
 import { guessTable, partsPanel, pythonPanel, scorePanel, word, wordsPanel } from "./panels.js";
 import { PRESETS } from "./presets.js";
 import { pythonFor } from "./python.js";
 import { OWN } from "./session.js";
 import { byHand, reasons } from "./reasons.js";
-import { TABS, toAddress } from "./state.js";
+import { hasTab, TABS, toAddress } from "./state.js";
 
 /** @typedef {import("./interface.js").Reply} Reply */
 /** @typedef {import("./session.js").Session} Session */
@@ -21,8 +22,9 @@ let count = 0;
 /** What stays cut under a new text. @param {string[]} cuts @param {boolean} patched */
 function stillCut(cuts, patched) {
   if (!cuts.length) return "";
-  const named = cuts.length > 3 ? `${cuts.slice(0, 3).join(", ")} and ${cuts.length - 3} more` : cuts.join(" and ");
-  const gone = patched ? "patched" : cuts.every((name) => name.includes(">")) ? "cut" : cuts.some((name) => name.includes(">")) ? "cut or off" : "off";
+  const names = cuts.map((name) => (parseGate(name) ? spoken(name) : name));
+  const named = names.length > 3 ? `${names.slice(0, 3).join(", ")} and ${names.length - 3} more` : names.join(" and ");
+  const gone = cuts.some(parseGate) ? "changed" : patched ? "patched" : cuts.every((name) => name.includes(">")) ? "cut" : cuts.some((name) => name.includes(">")) ? "cut or off" : "off";
   return ` ${named} ${cuts.length > 1 ? "are" : "is"} still ${gone}.`;
 }
 /** In bytes: 3 million weights of 16 bits in base64, and the scripts. */
@@ -42,6 +44,9 @@ export class View {
     this.ready = null; // the reply whose tokens and heads are on the page
     /** @type {Map<string, HTMLElement>} */
     this.cards = new Map();
+    /** @type {Map<string, HTMLElement>} the switches of the MLPs */
+    this.mlps = new Map();
+    this.shape = "";
     this.focusChip = false;
     this.size = "";
     const watcher = new ResizeObserver(() => this.resized());
@@ -130,9 +135,10 @@ export class View {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!step) return;
     event.preventDefault();
-    const to = (TABS.indexOf(this.session.state.tab) + step + TABS.length) % TABS.length;
-    this.session.change({ tab: TABS[to] }, null);
-    this.frame.tabs[to].focus();
+    const shown = TABS.filter((tab) => hasTab(tab, this.session.shape()));
+    const to = shown[(shown.indexOf(this.session.state.tab) + step + shown.length) % shown.length];
+    this.session.change({ tab: to }, null);
+    this.frame.tabs[TABS.indexOf(to)].focus();
   }
 
   async copyLink() {
@@ -278,6 +284,7 @@ export class View {
     this.frame.tabs.forEach((tab, i) => {
       tab.setAttribute("aria-selected", String(TABS[i] === state.tab));
       tab.tabIndex = TABS[i] === state.tab ? 0 : -1;
+      tab.hidden = !hasTab(TABS[i], this.session.shape());
     });
     this.frame.panel.setAttribute("aria-labelledby", this.id(`tab-${state.tab}`));
   }
@@ -371,7 +378,7 @@ export class View {
     this.frame.legend.hidden = reply.nLayers < 2;
     this.frame.reading.hidden = reply.nLayers < 1;
     this.frame.top.replaceChildren("next: ", word(first.text), " ", h("b", {}, percent(first.after)));
-    const earlier = reply.tokens.slice(1, reply.at).map(({ text }) => text).join(this.session.own?.types === false ? " " : "").replace(/\s+/g, " ");
+    const earlier = reply.tokens.slice(1, reply.at).map(({ text }) => text).join(this.session.own?.types === false || this.session.state.model === "gated" ? " " : "").replace(/\s+/g, " ");
     const tail = earlier.length > 26 ? `… ${earlier.slice(-26).replace(/^\S*\s/, "")}` : earlier;
     this.frame.bottom.replaceChildren(`${tail} `, word(reply.tokens[reply.at].text));
     this.looked(reply);
@@ -403,6 +410,10 @@ export class View {
     }
     const seen = order.filter((i) => row[i] >= 0.05).slice(0, 4);
     const out = this.session.state.cuts.includes(this.session.state.head) ? " (switched off)" : "";
+    if (!seen.length) {
+      this.frame.looks.textContent = `${this.session.state.head}${out} attends to no token with 5% or more.`;
+      return;
+    }
     this.frame.looks.replaceChildren(
       `${this.session.state.head}${out} attends from `, word(reply.tokens[reply.at].text), " to ",
       ...seen.flatMap((i, k) => [k ? ", " : "", word(reply.tokens[i].text), ` ${percent(row[i])}`]), ".",
@@ -457,20 +468,46 @@ export class View {
   headRows(reply) {
     const names = reply.patterns.map((_, layer) => Array.from({ length: reply.nHeads }, (__, head) => headName(layer, head)));
     const rows = () => {
-      if (names.flat().join() !== [...this.cards.keys()].join()) {
+      const shape = [...names.flat(), reply.nNeurons ?? 0].join();
+      if (this.shape !== shape) {
+        this.shape = shape;
+        this.mlps.clear();
         this.cards = new Map(names.flat().map((name) => [name, this.card(name)]));
         this.frame.circuit.style.setProperty("--heads", String(reply.nHeads || 1));
         this.frame.left.classList.toggle("cl-many", reply.nHeads > 4);
         this.frame.rows.replaceChildren(
           ...[...names].reverse().flatMap((row, i) => [
             i ? h("div", { class: "cl-gap", "aria-hidden": "true" }) : null,
+            reply.nNeurons ? this.mlp(`L${names.length - 1 - i} MLP`) : null,
             h("div", { class: "cl-row", role: "group", "aria-label": `Layer ${names.length - 1 - i}` }, row.map((name) => /** @type {HTMLElement} */ (this.cards.get(name)))),
           ]).filter((row) => row !== null),
         );
       }
       this.frame.circuit.classList.toggle("cl-two", reply.nLayers === 2);
     };
-    return [rows, ...names.map((row) => () => row.forEach((name) => this.show(reply, name)))];
+    return [rows, ...names.map((row) => () => row.forEach((name) => this.show(reply, name))), () => this.mlps.forEach((button, name) => this.turned(button, name))];
+  }
+
+  /** Whether what a switch stands for is on. @param {HTMLElement} button @param {string} name */
+  turned(button, name) {
+    const out = this.session.state.cuts.includes(name);
+    button.classList.toggle("cl-gone", out);
+    button.setAttribute("aria-checked", String(!out));
+    button.setAttribute("aria-label", this.patching() ? `${name} as in the first text` : name);
+    button.children[1].textContent = out ? (this.patching() ? "2nd" : "off") : "on";
+  }
+
+  /** The MLP of a layer, between what its heads write and the next layer. @param {string} name */
+  mlp(name) {
+    const button = this.switch(name);
+    this.mlps.set(name, button);
+    const open = h("button", { type: "button", class: "cl-look cl-name", click: () => this.session.change({ tab: "neurons" }, null).then(() => this.frame.panel.scrollIntoView({ block: "nearest" })) }, name, h("span", { class: "cl-number" }, "neurons"));
+    return h("div", { class: "cl-mlp", role: "group", "aria-label": name }, open, button);
+  }
+
+  /** @param {string} name */
+  switch(name) {
+    return h("button", { type: "button", class: "cl-switch", role: "switch", "aria-label": name, click: () => this.session.toggle(name) }, h("span", { class: "cl-knob", "aria-hidden": "true" }), h("span", { class: "cl-inout", "aria-hidden": "true" }, "on"));
   }
 
   /** What a head does now. @param {Reply} reply @param {string} name */
@@ -485,10 +522,7 @@ export class View {
     card.classList.toggle("cl-chosen", name === this.session.state.head);
     look.setAttribute("aria-pressed", String(name === this.session.state.head));
     look.setAttribute("aria-label", `${name}, attends to ${visible(reply.tokens[best].text)} with ${percent(row[best])}`);
-    const button = card.children[1];
-    button.setAttribute("aria-checked", String(!out));
-    button.setAttribute("aria-label", this.patching() ? `${name} as in the first text` : name);
-    button.children[1].textContent = out ? (this.patching() ? "2nd" : "off") : "on";
+    this.turned(/** @type {HTMLElement} */ (card.children[1]), name);
     thumbnail(/** @type {HTMLCanvasElement} */ (look.querySelector("canvas")), reply.patterns[layer], head, reply.tokens.length, reply.at);
   }
 
@@ -498,7 +532,7 @@ export class View {
       "div",
       { class: "cl-card" },
       h("button", { type: "button", class: "cl-look", "aria-haspopup": "dialog", click: () => this.closeup(name) }, h("span", { class: "cl-name" }, name), h("canvas", { class: "cl-map", "aria-hidden": "true" })),
-      h("button", { type: "button", class: "cl-switch", role: "switch", "aria-label": name, click: () => this.session.toggle(name) }, h("span", { class: "cl-knob", "aria-hidden": "true" }), h("span", { class: "cl-inout", "aria-hidden": "true" }, "on")),
+      this.switch(name),
     );
   }
 
@@ -554,11 +588,31 @@ export class View {
       this.frame.pointed.textContent = "";
       return;
     }
-    const value = this.session.effects[name];
+    const value = this.effect(name);
     const cut = this.session.state.cuts.includes(name);
     const effect = value === undefined ? "is not measured yet" : this.patching() ? `changes the logit by ${signed(-value)} when it is patched` : `adds ${signed(value)} to the logit`;
     const next = this.patching() ? (cut ? "Click to take the patch back." : "Click to patch it.") : cut ? "Click to reconnect it." : "Click to cut it.";
     this.frame.pointed.textContent = `${name} ${effect}. ${next}`;
+  }
+
+  /** The effect of a wire, as far as it is measured. @param {string} name */
+  effect(name) {
+    return this.session.effects[name] ?? this.session.wires[name];
+  }
+
+  /** A wire as a button. @param {string} name @param {string} label @param {string} kind  of list */
+  cutButton(name, label, kind) {
+    const value = this.effect(name) ?? 0;
+    const shown = this.effect(name) === undefined ? "…" : signed(value);
+    const input = /\.([QKV])$/.exec(name)?.[1];
+    const made = h(
+      "button",
+      { type: "button", class: `cl-cut cl-${tone(value)}`, "aria-pressed": String(this.session.state.cuts.includes(name)), "aria-label": `${this.patching() ? "Patch" : "Cut"} ${name}, effect ${shown === "…" ? "not measured yet" : shown}`, "data-key": `${kind} ${name}`, click: () => this.session.toggle(name), pointerenter: () => this.point(name), pointerleave: () => this.point(null), focus: () => this.point(name), blur: () => this.point(null) },
+      label && h("span", {}, input && h("b", { class: `cl-key cl-${input}`, "aria-hidden": "true" }, input), ` ${label}`),
+      h("b", {}, shown),
+    );
+    made.style.setProperty("--share", String(Math.min(1, Math.abs(value) / 10)));
+    return made;
   }
 
   /** The wires as buttons: the strongest, those that are cut, and all of them. */
@@ -566,21 +620,10 @@ export class View {
     const reply = /** @type {Reply} */ (this.session.reply);
     const { cuts } = this.session.state;
     const wire = (/** @type {string} */ name) => name.includes(">");
-    const strong = Object.keys(this.session.effects).filter((name) => wire(name) && (Math.abs(this.session.effects[name]) >= 0.25 || cuts.includes(name) || this.session.state.model === OWN));
-    strong.sort((a, b) => Math.abs(this.session.effects[b]) - Math.abs(this.session.effects[a]));
+    const size = (/** @type {string} */ name) => Math.abs(this.effect(name) ?? 0);
+    const strong = [...new Set([...Object.keys(this.session.effects), ...cuts])].filter((name) => wire(name) && (size(name) >= 0.25 || cuts.includes(name) || this.session.state.model === OWN));
+    strong.sort((a, b) => size(b) - size(a));
     const shown = strong.filter((name, i) => i < 5 || cuts.includes(name));
-    const button = (/** @type {string} */ name, /** @type {string} */ label, /** @type {string} */ kind) => {
-      const value = this.session.effects[name] ?? 0;
-      const shown = name in this.session.effects ? signed(value) : "…";
-      const made = h(
-        "button",
-        { type: "button", class: `cl-cut cl-${tone(value)}`, "aria-pressed": String(cuts.includes(name)), "aria-label": `${this.patching() ? "Patch" : "Cut"} ${name}, effect ${shown === "…" ? "not measured yet" : shown}`, "data-key": `${kind} ${name}`, click: () => this.session.toggle(name), pointerenter: () => this.point(name), pointerleave: () => this.point(null), focus: () => this.point(name), blur: () => this.point(null) },
-        label && h("span", {}, h("b", { class: `cl-key cl-${name[name.length - 1]}`, "aria-hidden": "true" }, name[name.length - 1]), ` ${label}`),
-        h("b", {}, shown),
-      );
-      made.style.setProperty("--share", String(Math.min(1, Math.abs(value) / 10)));
-      return made;
-    };
     const open = this.frame.wireList.querySelector("details")?.open ?? false;
     const target = reply.answer.text;
     this.keepFocus(this.frame.wireList, () => {
@@ -601,14 +644,14 @@ export class View {
             "table",
             { class: "cl-all" },
             h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "into"), sources.map((from) => h("th", { scope: "col" }, from)))),
-            h("tbody", {}, columns.map((to) => h("tr", {}, h("th", { scope: "row" }, to), sources.map((from) => h("td", {}, layerOf(from) < layerOf(to.split(".")[0]) && button(`${from}->${to}`, "", "all")))))),
+            h("tbody", {}, columns.map((to) => h("tr", {}, h("th", { scope: "row" }, to), sources.map((from) => h("td", {}, layerOf(from) < layerOf(to.split(".")[0]) && this.cutButton(`${from}->${to}`, "", "all")))))),
           ),
         );
       const all = h("details", { open, toggle: () => all.children.length < 2 && all.append(table()) }, h("summary", {}, `All ${count} wires`), open && table());
       this.frame.wireList.replaceChildren(
         h("p", { class: "cl-heading" }, this.patching() ? "Wires to patch" : "Wires to cut"),
         h("p", {}, "The number is how far the logit of ", word(target), ` falls when this wire alone is ${this.patching() ? "patched from the second text" : "cut"}.`),
-        h("div", { class: "cl-strong" }, shown.map((name) => button(name, name, "strong"))),
+        h("div", { class: "cl-strong" }, shown.map((name) => this.cutButton(name, name, "strong"))),
         all,
       );
     });
@@ -616,10 +659,16 @@ export class View {
 
   /** Draw anew what may hold the focus, and give it back. @param {HTMLElement} box @param {() => void} draw */
   keepFocus(box, draw) {
-    const focused = document.activeElement instanceof HTMLElement && box.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
+    const key = document.activeElement instanceof HTMLElement && box.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
     draw();
-    if (!focused) return;
-    const again = [...box.querySelectorAll("[data-key]")].find((element) => element instanceof HTMLElement && element.dataset.key === focused);
+    this.giveFocus(box, key);
+    return key;
+  }
+
+  /** Focus what has a key, unless the focus is somewhere. @param {HTMLElement} box @param {string | undefined} key */
+  giveFocus(box, key) {
+    if (!key || (document.activeElement && document.activeElement !== document.body)) return;
+    const again = [...box.querySelectorAll("[data-key]")].find((element) => element instanceof HTMLElement && element.dataset.key === key);
     if (again instanceof HTMLElement) again.focus({ preventScroll: true });
   }
 
@@ -633,7 +682,16 @@ export class View {
     const choose = this.select("source", "Source token", reply.tokens.slice(0, reply.at + 1).map(({ text }, i) => ({ value: i, name: `${visible(text)} (${i})` })), source, (value) => (this.session.source = value));
     /** @type {(HTMLElement | string)[]} */
     let made = [];
+    /** @type {((asked: number, going: () => boolean, shown: () => void) => Promise<void>) | null} */
+    let fill = null;
     if (state.tab === "parts") made = partsPanel(reply, state.cuts.length > 0);
+    else if (state.tab === "neurons") ({ made, fill } = neuronsPanel(this.session, reply, (name, label, kind) => this.cutButton(name, label, kind)));
+    else if (state.tab === "gates") {
+      const setting = { ...this.session.setting(), at: reply.at, answer: reply.answer.id };
+      const gates = await this.session.engine.gates({ ...setting, source });
+      const names = gates.flatMap(({ name }) => [`${name} open`, `${name} shut`]);
+      made = gatesPanel(this.session, reply, choose, gates, (await this.session.engine.measure({ ...setting, names, from: 0, time: 2000 })).found);
+    }
     else if (state.tab === "python") {
       const own = state.model === OWN ? this.session.own : null;
       const code = pythonFor(state, { own, fits: reply.other?.fits ?? false, back: reply.at - source, at: reply.at, answer: reply.answer.id, source, token: reply.tokens[reply.at].id, sourceToken: reply.tokens[source].id, text: reply.answer.text, tokenText, via: this.session.writer(), sourceText, cropped: reply.cropped, lastStep: this.session.steps[state.model][this.session.steps[state.model].length - 1] });
@@ -651,7 +709,10 @@ export class View {
       made = wordsPanel(words, state, { token: tokenText, source: sourceText, chooseSource: choose, chooseVia });
     }
     if (asked !== this.session.asked) return;
-    this.keepFocus(this.frame.panel, () => this.frame.panel.replaceChildren(...made));
+    const key = this.keepFocus(this.frame.panel, () => this.frame.panel.replaceChildren(...made));
+    // Not awaited: it goes on until another state is asked for.
+    const [first] = made;
+    fill?.(asked, () => first instanceof HTMLElement && first.isConnected && asked === this.session.asked, () => this.giveFocus(this.frame.panel, key)).catch(() => {});
   }
 
   /**

@@ -8,6 +8,7 @@
  *     layers.0.W_Q [d, heads * dHead], W_K and W_V [d, groups * dHead], W_O [heads * dHead, d], b_Q, b_K, b_V, b_O
  *     layers.0.ln1.gain, ln1.bias, ln2.gain, ln2.bias; W_in [d, m], b_in, W_gate, b_gate, W_out [m, d], b_out
  *
+ * a gated block of chapter 5 has layers.0.W_GQ and W_GK [d, heads * dGate], b_GQ and b_GK, too,
  * and whatever is missing does not exist in the model. A `W_pos` [nCtx, dPosition] without `card.addsPositions` has coordinates of its
  * own, which queries and keys alone read, as in the models of the book: there W_Q and W_K are [d + dPosition, heads * dHead].
  * A finished `model` in place of `weights` is taken as it is (`Model`). The `card` says what tensors cannot (see `Card`). Besides, it may hold `tokens`, the text of each token, and `rows`, lists of token
@@ -16,7 +17,8 @@
 
 /** @typedef {{shape: number[], values: Float32Array}} Tensor */
 /** @typedef {{centred: boolean, eps: number, gain: Float32Array | null, bias: Float32Array | null}} Norm  LayerNorm, or RMSNorm where it is not centred */
-/** @typedef {{W_in: Float32Array, b_in?: Float32Array, W_gate?: Float32Array, b_gate?: Float32Array, W_out: Float32Array, b_out?: Float32Array, size: number}} Mlp */
+/** @typedef {{W_in: Float32Array, b_in?: Float32Array, W_gate?: Float32Array, b_gate?: Float32Array, W_out: Float32Array, b_out?: Float32Array, size: number, terms?: number[][]}} Mlp  `terms`: the heads that stand for a neuron, [b, c, a, d] of each */
+/** @typedef {{W_Q: Float32Array, W_K: Float32Array, b_Q?: Float32Array, b_K?: Float32Array, wide: number}} Gate  a second score, for each head `wide` columns */
 /**
  * @typedef {object} Layer
  * @property {Float32Array} W_Q
@@ -30,6 +32,7 @@
  * @property {Norm | null} [ln1]  before the heads
  * @property {Norm | null} [ln2]  before the MLP
  * @property {Mlp | null} [mlp]
+ * @property {Gate | null} [gate]  that multiplies the patterns
  * @property {boolean} [alone]  whether each position attends to itself only
  */
 /**
@@ -45,6 +48,7 @@
  * @property {{planes: number[][], angles: number[], gain?: number}} [rotary]  of queries and keys
  * @property {string[]} [tokens]
  * @property {number[][]} [rows]
+ * @property {boolean} [named]  whether a reader types the texts of the tokens, and not their ids
  * @property {{vocab: string[], merges: number[], start?: number[]}} [bpe]  with which a reader's text is read
  */
 /**
@@ -222,26 +226,26 @@ function rotation({ planes, angles, gain = 1 }, nCtx, dHead) {
 export function buildModel(tensors, card) {
   const { dHead } = card;
   const addsPositions = Boolean(card.addsPositions) && tensors.has("W_pos");
-  /** A tensor of this shape. @param {string} name @param {number[]} sizes */
-  const maybe = (name, ...sizes) => {
+  /** A tensor of this shape. @param {string} name @param {number[]} expected */
+  const maybe = (name, ...expected) => {
     const tensor = tensors.get(name);
     const { shape = [], values = undefined } = tensor ?? {};
-    if (values && sizes.length && shape.join() !== sizes.join()) throw new Error(`${name} has the shape ${shape.join(" × ")}; expected ${sizes.join(" × ")}`);
+    if (values && expected.length && shape.join() !== expected.join()) throw new Error(`${name} has the shape ${shape.join(" × ")}; expected ${expected.join(" × ")}`);
     return values;
   };
-  const get = (/** @type {string} */ name, /** @type {number[]} */ ...sizes) => {
-    const values = maybe(name, ...sizes);
+  const get = (/** @type {string} */ name, /** @type {number[]} */ ...expected) => {
+    const values = maybe(name, ...expected);
     if (!values) throw new Error(`the file has no ${name}`);
     return values;
   };
-  const shapeOf = (/** @type {string} */ name) => tensors.get(name)?.shape ?? [];
+  const sizes = (/** @type {string} */ name) => tensors.get(name)?.shape ?? [];
   const W_E = get("W_E");
-  const [dVocab, dContent] = shapeOf("W_E");
-  const [nCtx = card.nCtx ?? 0, dPosition = 0] = shapeOf("W_pos");
+  const [dVocab, dContent] = sizes("W_E");
+  const [nCtx = card.nCtx ?? 0, dPosition = 0] = sizes("W_pos");
   const dModel = dContent + (addsPositions ? 0 : dPosition);
   const W_pos = maybe("W_pos", nCtx, addsPositions ? dContent : dPosition) ?? new Float32Array();
   const nLayers = Array.from({ length: LIMITS.layers + 1 }, (_, i) => i).findIndex((i) => !tensors.has(`layers.${i}.W_Q`));
-  const nHeads = nLayers ? shapeOf("layers.0.W_Q")[1] / dHead : 0;
+  const nHeads = nLayers ? sizes("layers.0.W_Q")[1] / dHead : 0;
   const whole = [dVocab, dContent, dHead, nHeads + 1, nCtx].every((size) => Number.isInteger(size) && size > 0);
   if (!whole || nLayers < 0 || nHeads > LIMITS.heads || nCtx > LIMITS.positions)
     throw new Error(`the lab reads models of at most ${LIMITS.layers} layers, ${LIMITS.heads} heads in a layer and ${LIMITS.positions} positions; this file has ${nHeads} heads and ${nCtx} positions`);
@@ -252,17 +256,21 @@ export function buildModel(tensors, card) {
   const wide = nHeads * dHead;
   const layers = Array.from({ length: nLayers }, (_, i) => {
     const at = (/** @type {string} */ name) => `layers.${i}.${name}`;
-    const groups = shapeOf(at("W_K"))[1] / dHead;
+    const groups = sizes(at("W_K"))[1] / dHead;
     if (!Number.isInteger(groups) || nHeads % groups) throw new Error(`${nHeads} heads cannot share ${groups} keys`);
     const shared = (/** @type {string} */ letter, /** @type {number} */ rows) => forEachHead(get(at(`W_${letter}`), rows, groups * dHead), rows, nHeads, groups, dHead);
     const bias = (/** @type {string} */ letter) => {
       const values = maybe(at(`b_${letter}`), groups * dHead);
       return values && forEachHead(values, 1, nHeads, groups, dHead);
     };
-    const size = shapeOf(at("W_in"))[1];
+    const size = sizes(at("W_in"))[1];
+    const gates = sizes(at("W_GQ"))[1];
     return {
       W_Q: get(at("W_Q"), dModel, wide), W_K: shared("K", dModel), W_V: shared("V", dContent), W_O: get(at("W_O"), wide, dContent),
       b_Q: maybe(at("b_Q"), wide), b_K: bias("K"), b_V: bias("V"), b_O: maybe(at("b_O"), dContent),
+      gate: gates
+        ? { wide: gates / nHeads, W_Q: get(at("W_GQ"), dModel, gates), W_K: get(at("W_GK"), dModel, gates), b_Q: maybe(at("b_GQ"), gates), b_K: maybe(at("b_GK"), gates) }
+        : null,
       ln1: normAt(at("ln1")),
       ln2: normAt(at("ln2")),
       mlp: size
@@ -290,3 +298,8 @@ export function buildModel(tensors, card) {
 }
 
 const ACTS = ["relu", "silu", "gelu", "gelu_new"];
+
+/** What names can name in a model. @param {Model} model @returns {import("./names.js").Shape} */
+export function sizesOf({ nLayers, nHeads, layers }) {
+  return { nLayers, nHeads, nNeurons: Math.max(0, ...layers.map(({ mlp }) => mlp?.size ?? 0)), asHeads: layers[0]?.mlp?.terms?.length ?? 0, gated: Boolean(layers[0]?.gate) };
+}

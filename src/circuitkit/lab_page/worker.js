@@ -3,15 +3,15 @@
  */
 import { Tokenizer } from "./tokenizer.js";
 import { AGREES, compare, readLab } from "./own.js";
-import { buildModel, fromBase64, readTensors, unpacked } from "./weights.js";
-import { forward, logits, softmax } from "./engine.js";
-import { allNames, parseCut } from "./names.js";
+import { buildModel, fromBase64, readTensors, sizesOf, unpacked } from "./weights.js";
+import { forward, logits, neuronHeads, neuronReads, softmax } from "./engine.js";
+import { allNames, parseCut, parseName } from "./names.js";
 import { failure } from "./failure.js";
-import { Effects, largest, logitParts, lookedFor, meansOf, scoreParts, writtenFor } from "./analysis.js";
+import { Effects, gatesAt, largest, logitParts, lookedFor, meansOf, neuronsByShare, scoreParts, writtenFor } from "./analysis.js";
 
 /** @typedef {import("./weights.js").Model} Model */
 /** @typedef {import("./engine.js").Run} Run */
-/** @typedef {import("./engine.js").Numbers} Numbers */
+/** @typedef {import("./engine.js").Means} Means */
 /** @typedef {import("./interface.js").Reply} Reply */
 /** @typedef {import("./interface.js").Setting} Setting */
 
@@ -22,22 +22,26 @@ import { Effects, largest, logitParts, lookedFor, meansOf, scoreParts, writtenFo
  * @property {Reader} reader
  * @property {number[][]} rows  over which means are taken
  * @property {boolean} wiresToo  whether means fill cut wires, too
- * @property {Numbers[] | null} means
+ * @property {Means | null} means
+ * @property {Record<string, number[][]>} [sums]  by how many there are, the heads that can stand for a neuron
  */
 
 /** The tokens of a model that comes with their texts. A reader's text is read by its own tokenizer, or consists of token ids. */
 export class TokenList {
   /** @param {import("./weights.js").Card} card @param {number} dVocab */
-  constructor({ tokens, bpe }, dVocab) {
+  constructor({ tokens, bpe, named = false }, dVocab) {
     this.tokens = tokens ?? Array.from({ length: dVocab }, (_, id) => String(id));
     this.size = dVocab;
+    this.named = named;
     this.bpe = bpe ? new Tokenizer(bpe) : null;
   }
 
   /** @param {string} text @param {number} [enough] @returns {number[]} */
   encode(text, enough) {
     if (this.bpe) return this.bpe.encode(text, enough);
-    const ids = text.split(/[\s,]+/).filter(Boolean).map(Number);
+    const words = text.split(/[\s,]+/).filter(Boolean);
+    const ids = words.map((word) => (this.named ? this.tokens.indexOf(word) : Number(word)));
+    if (this.named && (ids.includes(-1) || !ids.length)) throw new Error(`write tokens with spaces between them; this model knows ${this.tokens.join(" ")}`);
     const wrong = ids.find((id) => !(Number.isInteger(id) && id >= 0 && id < this.size));
     if (wrong !== undefined || !ids.length) throw new Error(`write token ids from 0 to ${this.size - 1}, such as 5 9 3`);
     return ids;
@@ -76,16 +80,23 @@ export class Bench {
 
   /**
    * A model; `weights.js` says in which forms it can be handed over.
-   * @param {{name: string, dHead?: number, card?: import("./weights.js").Card, weights?: string | Uint8Array | Record<string, import("./weights.js").Tensor>, model?: Model}} data
+   * @param {{name: string, dHead?: number, card?: import("./weights.js").Card, weights?: string | Uint8Array | Record<string, import("./weights.js").Tensor>, model?: Model, sums?: Held["sums"]}} data
    */
-  model({ name, dHead, card, weights = {}, model: made }) {
+  model({ name, dHead, card, weights = {}, model: made, sums }) {
     if (this.models.has(name)) return;
     const bytes = typeof weights === "string" ? fromBase64(weights) : weights;
     const tensors = bytes instanceof Uint8Array ? readTensors(bytes) : new Map(Object.entries(bytes));
     const model = made ?? buildModel(tensors, card ?? { dHead: Number(dHead) });
     const reader = card?.rows ? new TokenList(card, model.dVocab) : this.tokenizer;
     if (!reader) throw new Error("the tokenizer has not been loaded");
-    this.models.set(name, { model, reader, rows: card?.rows ?? this.rows, wiresToo: card?.rows !== undefined, means: null });
+    this.models.set(name, { model, reader, rows: card?.rows ?? this.rows, wiresToo: card?.rows !== undefined, means: null, sums });
+  }
+
+  /** A copy of a model, with some heads in the place of each neuron. @param {{name: string, of: string, heads: number}} question */
+  copy({ name, of, heads }) {
+    const { sums = {}, model, ...held } = this.held(of);
+    const layers = model.layers.map((layer) => ({ ...layer, mlp: layer.mlp && { ...layer.mlp, terms: sums[heads] } }));
+    this.models.set(name, { ...held, model: { ...model, layers }, means: null });
   }
 
   /**
@@ -105,10 +116,9 @@ export class Bench {
       throw new Error(`the page computes other logits than PyTorch: the largest difference is ${compared.difference.toPrecision(2)}, and the largest logit is ${compared.largest.toPrecision(3)}`);
     this.models.set(name, { model, reader, rows: card.rows, wiresToo: true, means: null });
     this.recent = [];
-    const { nLayers, nHeads } = model;
     const gap = card.tokens[0] === "0" ? " " : ""; // between bare numbers
     const rows = card.rows.map((ids, i) => ({ text: reads && card.texts ? card.texts[i] : ids.join(" "), shown: ids.map((id) => reader.show(id)).join(gap) }));
-    return { title: card.title, nLayers, nHeads, rows, rotary: Boolean(model.rotary), types: Boolean(reads), rounding: card.rounding, ...compared };
+    return { title: card.title, ...sizesOf(model), rows, rotary: Boolean(model.rotary), types: Boolean(reads), rounding: card.rounding, ...compared };
   }
 
   /** All the ids of a text. @param {string} text */
@@ -132,7 +142,7 @@ export class Bench {
     return held.means;
   }
 
-  /** @param {string} name @param {number[]} ids @param {string[]} cuts @param {Numbers[] | null} means @param {Run | null} [patch] */
+  /** @param {string} name @param {number[]} ids @param {string[]} cuts @param {Means | null} means @param {Run | null} [patch] */
   ran(name, ids, cuts, means, patch = null) {
     const { model, wiresToo } = this.held(name);
     const key = [name, ids, cuts, cuts.length && means ? "mean" : "zero", patch ? patch.ids : ""].join(" ");
@@ -186,8 +196,7 @@ export class Bench {
       tokens: ids.map((id) => ({ id, text: reader.show(id) })),
       cropped,
       at,
-      nLayers: model.nLayers,
-      nHeads: model.nHeads,
+      ...sizesOf(model),
       patterns: after.run.layers.map(({ pattern }) => pattern),
       answer: guess(chosen),
       guesses: listed.map(guess).sort((a, b) => Math.max(b.before, b.after) - Math.max(a.before, a.after)),
@@ -209,15 +218,14 @@ export class Bench {
 
   /**
    * The effects of heads and wires, in the run with the cuts: as many as can be measured in the time, beginning with number `from`.
-   * @param {Setting & {from?: number, time?: number}} setting
+   * @param {Setting & {from?: number, time?: number, names?: string[]}} setting  `names`: of what is measured; all heads and wires between them
    * @returns {{found: Record<string, number>, next: number}} `next` is 0 when all are measured
    */
   measure(setting) {
-    const { from = 0, time = Infinity, at, answer, model: name } = setting;
+    const { from = 0, time = Infinity, at, answer, model: name, names = allNames(...this.size(name)) } = setting;
     const { model, means, after, fits } = this.runs(setting);
     if (setting.fill === "patch" && !fits) return { found: {}, next: 0 };
     const effects = new Effects(model, after.run, at, answer, means, this.held(name).wiresToo);
-    const names = allNames(model.nLayers, model.nHeads);
     const end = performance.now() + time;
     /** @type {Record<string, number>} */
     const found = {};
@@ -227,6 +235,39 @@ export class Bench {
       next++;
     }
     return { found, next: next < names.length ? next : 0 };
+  }
+
+  /** @param {string} name @returns {[number, number]} */
+  size(name) {
+    const { nLayers, nHeads } = this.held(name).model;
+    return [nLayers, nHeads];
+  }
+
+  /** The neurons, those that write most to the logit of the answer first. @param {Setting} setting */
+  neurons(setting) {
+    const { model, after } = this.runs(setting);
+    return neuronsByShare(model, after.run, setting.at, setting.answer);
+  }
+
+  /**
+   * The heads of a converted neuron at each position, and how far the logits of the copy are from those of the model with MLPs.
+   * @param {Setting & {neuron: string, of: string}} setting
+   */
+  asHeads(setting) {
+    const { model, ids, before, after } = this.runs(setting);
+    const { layer, number } = /** @type {import("./names.js").Named} */ (parseName(setting.neuron)).from;
+    const { stream, wrote } = after.run.layers[layer];
+    const rows = Float64Array.from(stream, (value, i) => wrote.reduce((sum, head) => sum + head[i], value) + (model.layers[layer].b_O?.[i % model.dContent] ?? 0));
+    const { value } = neuronReads(model, layer, number, rows, ids.length, 0);
+    const theirs = this.ran(setting.of, ids, [], null).logits;
+    const difference = before.logits.reduce((most, logit, i) => Math.max(most, Math.abs(logit - theirs[i])), 0);
+    return { read: value[setting.at], heads: neuronHeads(model.layers[layer].mlp?.terms ?? [], value[setting.at], value[setting.at]), difference };
+  }
+
+  /** The gates from the position to another one. @param {Setting & {source: number}} setting */
+  gates(setting) {
+    const { model, after } = this.runs(setting);
+    return gatesAt(model, after.run, setting.at, setting.source);
   }
 
   /**
