@@ -54,7 +54,7 @@ CHECKED = 2500
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Lab:
-    """A model in the lab: `.save("mine.html")` writes the page, and a notebook shows it in place.
+    """A model in the lab: `.save("my-lab.html")` writes the page, and a notebook shows it in place.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Lab:
         return (
             f"Lab of {self.title}. Rounding its weights to 16 bits changes a logit by at most "
             f"{self.rounding[0]:.1g}; the largest is {self.rounding[1]:.2g}. "
-            'ck.lab(model, text).save("mine.html") writes the page.'
+            'ck.lab(model, text).save("my-lab.html") writes the page.'
         )
 
     @property
@@ -130,14 +130,15 @@ def lab(
 ) -> Lab:
     """A small model in the lab: a web page in which heads and wires are cut by a click.
 
-    `lab(model, text).save("mine.html")` writes one HTML file that opens without a network
+    `lab(model, text).save("my-lab.html")` writes one HTML file that opens without a network
     connection. The page computes the model itself, and compares its logits with stored ones of
     PyTorch when it opens. The lab of the book's website opens the same file. A notebook shows the
     page in place if it is smaller than 4 MB.
 
     Parameters
     ----------
-    model : a `TransformerBridge` whose shape is that of GPT-2 or of Llama, with MLPs or without
+    model : a `TransformerBridge` whose shape is that of GPT-2 or of Llama, with MLPs or without.
+        GPT-NeoX, Phi, OPT and Qwen2 work, too; Qwen3, Gemma, OLMo 2 and BERT are refused.
     text : a text, several texts, or token ids `[pos]` or `[batch, pos]`. The page begins with the
         first one, lists all of them, and takes means over them.
     title : the name that the page shows; by default the model's own
@@ -155,8 +156,9 @@ def lab(
     Notes
     -----
     The page reads at most 256 tokens. Weights are rounded to 16 bits, and `repr` of the result
-    shows what this changes. The page computes in double precision: on models with random weights, its
-    logits differ from PyTorch's, with the rounded weights, by less than 1e-4 of the largest. A wire is
+    shows what this changes. The page computes in double precision. It is compared with PyTorch on the
+    rounded weights, and refuses to show a model if a logit differs by more than 1e-4 of the largest
+    one. A model without a tokenizer takes token ids: `lab(model, torch.tensor([[5, 7, 5]]))`. A wire is
     cut as in `run`. The mean that replaces a head or a wire is taken over all positions of all
     given texts, where `run` takes it position by position. Source: this book.
 

@@ -121,7 +121,7 @@ def test_page_can_be_used_on_a_phone_with_the_keyboard_alone(open_birth):
     link = "#birth:seed=7&layers=1&share=50&blind=1"
     birth = open_birth(link, width=PHONE, reduced_motion="reduce", has_touch=True, is_mobile=True)
     page = birth.page
-    asked = "seed 7, one layer, 50% of the rows repeat, layer 0 may not look back"
+    asked = "seed 7, one layer, 50% of the rows repeat, layer 0 sees only its own token"
     expect(birth.status).to_have_text(f"The settings are those of the link: {asked}. Press Start.")
     expect(birth.status).to_have_attribute("role", "status")
     birth.train(until=4)

@@ -69,11 +69,13 @@ class Birth {
   build() {
     const settings = this.buildSettings();
     const go = button("Start", () => this.go(), "cl-go");
-    const anew = button("Start anew", () => this.start());
+    const anew = button("Start again", () => this.start());
     const live = h("p", { class: "cb-status", role: "status", "aria-live": "polite" }, "Nothing is trained yet. A run of 240 steps takes about ten seconds.");
     const plot = s("svg", { class: "cb-plot", role: "img" });
     const slider = /** @type {HTMLInputElement} */ (h("input", { type: "range", min: 0, max: STEPS / EVERY, value: 0, "aria-label": "Saved step", input: () => this.show(Number(slider.value)) }));
-    slider.style.marginInline = `${MARGIN.left - 8}px ${MARGIN.right - 8}px`;
+    const savedStep = h("b", {});
+    const under = h("p", { class: "cb-saved", "aria-hidden": "true" }, "Saved step ", savedStep);
+    for (const one of [slider, under]) one.style.marginInline = `${MARGIN.left - 8}px ${MARGIN.right - 8}px`;
     const maps = [0, 1].map((layer) => this.buildMap(layer));
     const letters = Array.from(ROW, (letter, i) => h("span", { class: `cb-letter${i && i % PERIOD === 0 ? " cb-again" : ""}` }, letter));
     const reading = h("p", { class: "cb-note" });
@@ -89,7 +91,7 @@ class Birth {
       { class: "cb-panel", role: "group", "aria-label": "A model that is trained in this page" },
       settings.box,
       h("div", { class: "cb-bar" }, go, anew, live),
-      h("div", { class: "cb-main" }, h("div", { class: "cb-left" }, plot, slider), h("div", { class: "cb-maps" }, maps[1].box, maps[0].box)),
+      h("div", { class: "cb-main" }, h("div", { class: "cb-left" }, h("p", { class: "cb-heading" }, "How scores and loss change during the training"), plot, slider, under), h("div", { class: "cb-maps" }, maps[1].box, maps[0].box)),
       reading,
       row,
       h("div", { class: "cb-bar" }, open, copy),
@@ -97,7 +99,7 @@ class Birth {
     );
     const caption = h("p", { class: "cb-note" }, "Each grey dot is one of 210 models with two layers that we trained with PyTorch, ten for each share. The purple dots are your runs.");
     this.element.append(panel, labBox, h("div", { class: "cb-panel cb-spread" }, h("p", { class: "cb-heading" }, "When does the head form?"), chartBox, caption));
-    return { ...settings, go, anew, live, plot, slider, maps, letters, reading, row, open, copy, link, labBox, chart, chartBox };
+    return { ...settings, go, anew, live, plot, slider, savedStep, maps, letters, reading, row, open, copy, link, labBox, chart, chartBox };
   }
 
   /** What is set before the start. */
@@ -120,7 +122,7 @@ class Birth {
       { class: "cb-settings" },
       h("legend", {}, "Before you start"),
       h("div", { class: "cb-set", role: "group", "aria-label": "Layers" }, layers.map(({ label }) => label)),
-      h("label", { class: "cb-set" }, blind, " knock-out: layer 0 may not look back"),
+      h("label", { class: "cb-set" }, blind, " knock-out: layer 0 sees only its own token"),
       h("label", { class: "cb-set cb-share" }, h("span", {}, "rows with repeats"), share, shareNow),
       h("div", { class: "cb-set" }, h("label", {}, "seed ", seed), other),
     ));
@@ -158,7 +160,7 @@ class Birth {
   }
 
   controls() {
-    const { go, anew, box, slider, open, link } = this.frame;
+    const { go, anew, box, slider, savedStep, open, link } = this.frame;
     go.textContent = { new: "Start", running: "Pause", paused: "Go on", done: "Start again" }[this.state];
     if (document.activeElement === anew) go.focus({ preventScroll: true });
     anew.hidden = this.state !== "paused";
@@ -167,6 +169,7 @@ class Birth {
     slider.value = String(this.shown);
     slider.disabled = !saved.length;
     const now = saved[this.shown];
+    savedStep.textContent = now ? String(now.step) : "–";
     slider.setAttribute("aria-valuetext", now ? `step ${now.step}` : "nothing is saved yet");
     open.textContent = now ? `Open step ${now.step} in the lab` : "Open this step in the lab";
     open.setAttribute("aria-disabled", String(!now));
@@ -296,7 +299,7 @@ class Birth {
       const score = now ? ` ${percent(now.measures[last ? "prefix" : "previous"])}` : "";
       box.hidden = layer >= layers;
       box.classList.toggle("cb-last", last);
-      caption.replaceChildren(h("b", {}, `L${layer}H0`), h("br"), `${last ? "prefix matching" : "previous token"}${score}`);
+      caption.replaceChildren(h("b", {}, `L${layer}H0`), h("br"), `${last ? "prefix matching" : "previous token"}${score}`, layers === 2 && !last && now ? h("span", { class: "cb-aside" }, firstPass(now)) : "");
       canvas.setAttribute("aria-label", `The attention pattern of L${layer}H0 on the row of letters`);
       if (now?.patterns[layer]) map(canvas, now.patterns[layer], ROW.length + 1, COLOURS[last && layers === 1 ? 1 : layer]);
     });
@@ -354,6 +357,16 @@ class Birth {
       return "The browser does not let the page copy; select the link and copy it.";
     }
   }
+}
+
+/** Why the previous-token score need not be high: what happens on the first pass through the letters. @param {Saved} now */
+function firstPass({ patterns: [first, second] }) {
+  const n = ROW.length + 1;
+  const places = Array.from({ length: PERIOD }, (_, i) => i + 1); // of the letters of the first pass
+  const later = Array.from({ length: n - 1 - PERIOD }, (_, i) => PERIOD + 1 + i);
+  const back = places.reduce((sum, i) => sum + first[i * n + i - 1], 0) / places.length;
+  const read = later.reduce((sum, i) => sum + places.reduce((all, j) => all + second[i * n + j], 0), 0) / later.length;
+  return `${percent(back)} at the first ${PERIOD} letters, which get ${percent(read)} of L1H0's attention later`;
 }
 
 customElements.define(

@@ -26,7 +26,7 @@ function preset(layers, born, ever) {
     return {
       ...usual,
       cut: WIRE,
-      try: "Cut the wire marked with scissors. It carries the output of L0H0 to the keys of L1H0.",
+      try: `Three wires lead from L0H0 to L1H0: into its queries (Q), its keys (K) and its values (V). Without which of them does the model no longer predict ${NEXT}? Cut each one alone.`,
       then: `Without this wire, L1H0 cannot find the ${NEXT} that followed the first h. Choose a training step before the birth: how much does the same cut change there?`,
     };
   const later = ever ? "Choose a training step after the birth, and compare." : "In this run, no induction head forms.";
@@ -53,6 +53,11 @@ export async function openNewborn({ View, Session, WorkerEngine, rest }, saved, 
   const session = new (class extends Session {
     preset() {
       return this.state.text === TEXT ? at(this.state.step) : undefined;
+    }
+
+    /** Which wire it is, the reader finds out. */
+    marked() {
+      return "";
     }
   })(engine, { ...at(step), step, cuts: [], fill: "zero", at: -1, answer: idsOf(NEXT)[1] }, { [name]: steps });
   const host = h("circuit-lab", { class: "cl-live", "data-given": "" });

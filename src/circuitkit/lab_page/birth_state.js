@@ -53,5 +53,5 @@ export function birthOf(saved) {
 /** A recipe in words. @param {Recipe} recipe */
 export function inWords({ seed, layers, share, blind }) {
   const parts = [`seed ${seed}`, layers === 2 ? "two layers" : "one layer", `${Math.round(share * 100)}% of the rows repeat`];
-  return [...parts, ...(blind ? ["layer 0 may not look back"] : [])].join(", ");
+  return [...parts, ...(blind ? ["layer 0 sees only its own token"] : [])].join(", ");
 }
