@@ -26,7 +26,7 @@ NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=300 --nbval-sanitize-w
 PYTEST := $(PY) -m pytest -q -p no:cacheprovider
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
-.PHONY: help env browser book serve lab archive format lint types quick check test-book test notebooks bench coverage lock clean distclean
+.PHONY: help env browser firefox book serve lab archive format lint types quick check test-book test notebooks bench coverage lock clean distclean
 
 # --- the environment -------------------------------------------------------------------------------------------------
 # The mark in .venv names the folder for which a set-up was completed. Where it is missing or names another folder, the
@@ -81,6 +81,11 @@ browser: env ## a browser for the tests: one that is installed, else Playwright'
 	elif command -v brew >/dev/null; then brew install --cask chromium; \
 	else false; fi || \
 	{ echo "The pages need Chromium or Google Chrome. Install one, and start again."; exit 1; }
+
+firefox: ## Firefox, for one weekly test
+	@command -v firefox-esr firefox >/dev/null || \
+	  { $(ROOT) apt-get update -qq && $(ROOT) apt-get install -y -qq --no-install-recommends firefox-esr >/dev/null; } || \
+	  { echo "A weekly test needs Firefox. Install it, and start again."; exit 1; }
 
 # --- the book --------------------------------------------------------------------------------------------------------
 $(HTML)/.stamp-book: $(BOOK_SOURCES) $(MARK)
@@ -209,7 +214,7 @@ weekly-colab: ## every notebook, set-up cell first, with Colab's packages: nothi
 	$(COLAB) -m nbconvert --to html --execute --output-dir _build/colab book/models-and-heads.ipynb
 	[ $$(grep -c 'class="ck-packed"' _build/colab/models-and-heads.html) = 3 ] # live attention views
 
-weekly-pages: browser book ## every page in every width and theme
+weekly-pages: browser firefox book ## every page in every width and theme, and a saved lab in Firefox
 	$(WEEKLY) tests/site --dist load # one file has nearly all of these tests
 
 PLAIN := _build/plain

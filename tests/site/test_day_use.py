@@ -130,6 +130,10 @@ def test_lost_day_shows_the_circuit_and_survives_a_reload(play):
 def test_empty_day_is_won_by_the_answer_that_there_is_no_circuit(play):
     assert circuit_of_the_day(EMPTY).answers() == []
     game = play(EMPTY, theme="dark")
+    assert game.page.locator("circuit-day :checked").count() == 0, "a wire is chosen at first"
+    said = game.press("Cut the chosen wire")
+    assert said.startswith("Choose a head of layer 0, and Q, K or V of a head of layer 1.")
+    assert game.squares() == ["not used"] * 7
     said = game.press("Answer: no circuit")
     assert said.startswith("Square 1 of 7: right, there is no circuit.")
     assert game.result()[:2] == [f"The circuit of the day, {EMPTY}: 1/7", "✅"]

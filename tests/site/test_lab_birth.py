@@ -12,6 +12,12 @@ PAGE = "book/born-in-your-tab.html"
 SAVED = "document.querySelector('.cb-left input').ariaValueText.match(/\\d+/)?.[0] >= {}"
 DRAWN = "document.querySelector('circuit-birth .cl-lab[data-drawn]:not([aria-busy])') !== null"
 CHANCES = "all => all.map(one => Number(one.style.getPropertyValue('--p')))"
+# The attention that the pixels of a square show: its root is their opacity.
+SHARES = """canvas => {
+    const { data, width } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    const share = (i, j) => (data[4 * (i * width + j) + 3] / 255) ** 2;
+    return Array.from({length: width}, (_, i) => Array.from({length: width}, (_, j) => share(i, j)));
+}"""
 DOTS = "all => all.map(one => [Number(one.getAttribute('cx')), Number(one.getAttribute('cy'))])"
 TOO_LOW = """all => all.filter(one => one.offsetParent && one.getBoundingClientRect().height < 43.9)
     .map(one => one.outerHTML.slice(0, 80))"""
@@ -102,8 +108,15 @@ def test_wire_carries_the_prediction_after_the_birth_and_nothing_before(birth):
     assert float(re.search(r"([\d.]+)% on average", told)[1]) == pytest.approx(
         100 * mean, abs=0.551
     )
+    second, first = (birth.page.locator(".cb-map").nth(i).evaluate(SHARES) for i in (0, 1))
+    back = sum(first[i][i - 1] for i in range(1, 12)) / 11
+    read = sum(sum(row[1:12]) for row in second[12:]) / len(second[12:])
+    told = birth.page.locator(".cb-aside").inner_text()
+    shown = [float(share) / 100 for share in re.findall(r"([\d.]+)%", told)]
+    assert shown == pytest.approx([back, read], abs=0.02)  # a pixel has 256 shades
     birth.button(f"Open step {after} in the lab").click()
     birth.lab()
+    assert birth.page.locator("circuit-lab .cl-mark").count() == 0, "the reader is to find the wire"
     assert birth.in_lab()[0] == pytest.approx(late[15], abs=0.006), "the lab has other weights"
     birth.page.get_by_role("button", name="Cut L0H0->L1H0.K").first.click()
     assert "f falls" in birth.lab()

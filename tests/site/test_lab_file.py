@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 import circuitkit as ck
 from circuitkit.lab_page import bundle
 from tests.support import tiny_models
+from tests.support.firefox import Firefox
 from tests.support.site import DESKTOP, PHONE
 
 DRAWN = ".cl-lab[data-drawn]:not([aria-busy])"
@@ -131,3 +132,35 @@ def test_the_lab_of_the_site_opens_a_file_and_refuses_another(open_page, site, f
     page.locator(".cl-preset").first.click()
     expect(status).to_contain_text("the probability of ur is 94%")
     assert opened.problems == []
+
+
+@pytest.mark.weekly
+def test_a_saved_page_opens_from_disk_in_firefox_without_a_request(file, model, tmp_path):
+    drawn = "document.querySelector('.cl-lab[data-drawn]:not([aria-busy])')"
+    cells = "[...document.querySelectorAll('.cl-followed td')].map(cell => cell.innerText)"
+    control = tmp_path / "control.html"
+    control.write_text("<img src='http://a.test/b.png'>")
+    (tmp_path / "profile").mkdir()
+    firefox = Firefox(tmp_path / "profile")
+    try:
+        firefox.go(control.as_uri())
+        firefox.wait_for("document.images[0].complete")
+        asked = [line for line in firefox.asked if "a.test" in line]
+        assert asked, "a request would not be noticed"
+        firefox.go(file.as_uri())
+        firefox.wait_for(drawn)
+        verdict = firefox.run("return document.querySelector('.cl-verdict').innerText")
+        assert "Agrees with PyTorch" in verdict
+        assert firefox.run(f"return {cells}")[1] == percent(model, [])
+        summaries = "[...document.querySelectorAll('summary')]"
+        firefox.run(f"{summaries}.find(one => /^All \\d+ wires/.test(one.innerText)).click()")
+        wire = f"""document.querySelector("[data-key='all {WIRE}']")"""
+        firefox.wait_for(wire)
+        firefox.run(f"{wire}.click()")
+        firefox.wait_for(f"{drawn} && {cells}.length > 2")
+        assert firefox.run(f"return {cells}")[2] == percent(model, [WIRE])
+        names = "performance.getEntriesByType('resource').map(one => one.name)"
+        assert [name for name in firefox.run(f"return {names}") if name[:5] != "blob:"] == []
+        assert [line for line in firefox.asked if "a.test" not in line] == []
+    finally:
+        firefox.end()
