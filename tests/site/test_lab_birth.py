@@ -120,10 +120,14 @@ def test_wire_carries_the_prediction_after_the_birth_and_nothing_before(birth):
     assert birth.in_lab()[0] == pytest.approx(late[15], abs=0.006), "the lab has other weights"
     birth.page.get_by_role("button", name="Cut L0H0->L1H0.K").first.click()
     assert "f falls" in birth.lab()
+    wires = birth.page.locator(".cl-strong .cl-cut span")
+    order = wires.all_inner_texts()
+    assert [name.split(".")[-1] for name in order] == ["Q", "K", "V"]
     intact, cut = birth.in_lab()
     assert intact - cut > 0.5
     birth.page.get_by_role("button", name="Before the birth").click()
-    assert "Training step" in birth.lab()
+    assert "in the intact model and" in birth.lab(), "a cut and a change of the step are mixed"
+    assert wires.all_inner_texts() == order
     intact, cut = birth.in_lab()
     assert abs(intact - cut) < 0.1
     assert birth.opened.accessibility_faults("circuit-birth") == []

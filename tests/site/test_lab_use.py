@@ -12,6 +12,15 @@ from tests.support.site import DESKTOP, PHONE
 
 TEXT = "Mr. Dursley had a neighbour who disliked Mr. D"
 WIRE = "L0H1->L1H3.K"
+BACK = "L0H1->L1H2.V"  # lowers the logit where WIRE is cut
+FAINT = "L0H2->L1H1.K"  # has no effect
+DASHES = "wire => getComputedStyle(wire).strokeDasharray"
+NEAR_ITS_END = """wire => {
+    wire.ownerSVGElement.scrollIntoView({block: "center", behavior: "instant"});
+    const {x, y} = wire.getPointAtLength(0.75 * wire.getTotalLength());
+    const {left, top} = wire.ownerSVGElement.getBoundingClientRect();
+    return [x + left, y + top];
+}"""
 HARM = "<img src=x onerror=alert(1)><script>alert(2)</script>\u202egnp\x00 \"'`${alert(3)}"
 TOO_LOW = """all => all.filter(one => one.offsetParent && one.getBoundingClientRect().height)
     .map(one => [one.className || one.tagName, one.getBoundingClientRect().height])
@@ -84,9 +93,18 @@ def test_cutting_a_wire_by_mouse_shows_the_change_and_reset_restores_it(open_lab
     assert lab.start() == "Ready: the probability of ur is 94%."
     assert "ur falls from 94% to 1.1%" in lab.click_wire(WIRE)
     assert lab.probability("ur") == probability(WIRE)
+    lab.page.locator(f"[data-key='strong {WIRE}']").hover()
+    pointed = lab.page.locator("circuit-lab .cl-pointed")
+    expect(pointed).to_contain_text(f"{WIRE} is cut, and would add +10")
+    lab.page.locator(f"[data-key='strong {BACK}']").hover()
+    expect(pointed).to_contain_text(f"{BACK} adds −0.6 to the logit. Click to cut it.")
+    dashes = [lab.page.locator(f"[data-wire='{name}']").evaluate(DASHES) for name in (WIRE, BACK)]
+    assert len(set(dashes)) == 2, "a wire that is cut looks like one that lowers the logit"
     lab.press("Reset")
     assert lab.page.locator(".cl-wire.cl-cut").count() == 0
     assert lab.probability("ur") == probability()
+    lab.page.mouse.click(*lab.page.locator(f"[data-wire='{FAINT}']").evaluate(NEAR_ITS_END))
+    expect(lab.page.locator(f"[data-wire='{FAINT}']")).to_have_class(re.compile("cl-cut"))
     assert lab.opened.problems == []
 
 

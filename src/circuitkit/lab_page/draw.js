@@ -123,6 +123,8 @@ export function mark() {
 
 /** How far from a wire a click still cuts it, in pixels: a finger is wider than the tip of a mouse pointer. */
 const REACH = { mouse: 12, touch: 24 };
+/** The same for a wire without an effect, of which there are many: it is only cut where no other wire is near. */
+const FAINT_REACH = { mouse: 5, touch: 10 };
 /** Half the size of a control for a finger: so near to the scissors, a click cuts their wire and no other. */
 const BADGE = 22;
 
@@ -173,7 +175,7 @@ export function wires({ box, wires: svg, cards }, reply, effects, cuts, marked, 
     });
   }
   if (reply.nLayers > 1) {
-    /** @type {{name: string, half: number, points: number[][]}[]} */
+    /** @type {{name: string, half: number, points: number[][], faint?: boolean}[]} */
     const targets = [];
     // A wire that has not been measured yet is grey. Of very many, the strongest are drawn, and those that are cut.
     const weight = (/** @type {string} */ name) => (cuts.includes(name) ? Infinity : Math.abs(effects[name] ?? 0));
@@ -193,16 +195,17 @@ export function wires({ box, wires: svg, cards }, reply, effects, cuts, marked, 
       const value = effects[name] ?? 0;
       const kind = isCut ? "cut" : cuts.includes(from) || cuts.includes(to) ? "none" : tone(value);
       const looks = kind === "none" || kind === "cut" ? kind : `${input}${kind === "down" ? " cl-lowers" : ""}`;
-      const line = s("path", { d, class: `cl-wire cl-${looks}`, "stroke-width": isCut ? 1.5 : width(kind === "none" ? 0 : value).toFixed(2), "data-wire": name });
+      const line = s("path", { d, class: `cl-wire cl-${looks}`, "stroke-width": isCut ? 2 : width(kind === "none" ? 0 : value).toFixed(2), "data-wire": name, ...(isCut ? { pathLength: 100 } : {}) });
+      const points = Array.from({ length: 65 }, (_, i) => along(i / 64, [x0, x0, x1, x1], [ends[0], ends[0] - bend, ends[1] + bend, ends[1]]));
       if (kind === "none") {
         faint.push(line);
+        targets.push({ name, half: 0, points, faint: true });
         continue;
       }
       // A rim in the colour of the stream keeps wires apart where they run together.
       strong.push(s("path", { d, class: "cl-rim", "stroke-width": (width(value) + 2).toFixed(2) }), line);
       const middle = [(x0 + x1) / 2, (ends[0] + ends[1]) / 2];
       if (isCut) strong.push(s("text", { x: middle[0], y: middle[1] + 5, class: "cl-cross", "text-anchor": "middle" }, "✕"));
-      const points = Array.from({ length: 33 }, (_, i) => along(i / 32, [x0, x0, x1, x1], [ends[0], ends[0] - bend, ends[1] + bend, ends[1]]));
       targets.push({ name, half: width(value) / 2, points });
       if (name === marked) {
         labels.push(s("g", { class: "cl-mark", transform: `translate(${middle[0] - 8} ${middle[1] - 8})` }, s("circle", { cx: 8, cy: 8, r: 15, class: "cl-disc" }), scissors()));
@@ -229,19 +232,24 @@ function along(t, xs, ys) {
 /**
  * The field between the layers, where a click cuts the nearest wire.
  * @param {SVGElement} svg @param {number[]} field  left, top, width and height
- * @param {{name: string, half: number, points: number[][]}[]} targets
+ * @param {{name: string, half: number, points: number[][], faint?: boolean}[]} targets
  * @param {(name: string) => void} cut @param {(name: string | null) => void} point
  */
 function target(svg, [x, y, wide, tall], targets, cut, point) {
   const nearest = (/** @type {PointerEvent} */ event) => {
     const { left, top } = svg.getBoundingClientRect();
-    let [best, least] = [/** @type {string | null} */ (null), event.pointerType === "touch" ? REACH.touch : REACH.mouse];
-    for (const { name, half, points } of targets) {
+    const by = event.pointerType === "touch" ? "touch" : "mouse";
+    /** @type {[string | null, number]} */
+    let [best, least] = [null, REACH[by]];
+    /** @type {[string | null, number]} */
+    let [other, distance] = [null, FAINT_REACH[by]];
+    for (const { name, half, points, faint } of targets) {
       const away = Math.min(...points.map(([px, py]) => Math.hypot(px - event.clientX + left, py - event.clientY + top))) - half;
       if (half === BADGE && away < 0) return name;
-      if (away < least) [best, least] = [name, away];
+      if (!faint && away < least) [best, least] = [name, away];
+      if (faint && away < distance) [other, distance] = [name, away];
     }
-    return best;
+    return best ?? other;
   };
   const field = s("rect", {
     x, y, width: wide, height: tall, class: "cl-target",

@@ -101,10 +101,10 @@ function buildCircuit() {
   const pointed = h("p", { class: "cl-pointed", "aria-hidden": "true" });
   const echo = h("p", { class: "cl-echo", "aria-hidden": "true" }); // what is said, where a thumb on the circuit sees it
   const key = (/** @type {string} */ input, /** @type {string} */ name) => [h("b", { class: `cl-key cl-${input}` }, input), ` ${name}`];
-  const act = h("span", {}, "cut");
-  const legend = h("p", { class: "cl-legend" }, "The colour of a wire is the input that it enters: ", key("Q", "queries, "), key("K", "keys or "), key("V", "values. "), "Its width is how much the logit of the chosen token changes when this wire alone is ", act, "; a dashed wire lowers that logit.");
+  const [act, done] = [h("span", {}, "cut"), h("span", {}, "cut")];
+  const legend = h("p", { class: "cl-legend" }, "The colour of a wire is the input that it enters: ", key("Q", "queries, "), key("K", "keys or "), key("V", "values. "), "Its width is how much the logit of the chosen token changes when the wire is ", act, ", in the model as it is now. A dashed wire lowers that logit, and a wire with a ✕ is ", done, ".");
   const left = h("div", { class: "cl-left" }, circuit, pointed, echo, legend);
-  return { svg, top, bottom, rows, circuit, pointed, echo, legend, act, left };
+  return { svg, top, bottom, rows, circuit, pointed, echo, legend, act, done, left };
 }
 
 /** What a head that is off writes. @param {Id} id @param {Acts} acts */

@@ -261,7 +261,9 @@ export class Session {
   async update(said) {
     const screen = /** @type {Screen} */ (this.screen);
     const asked = ++this.asked;
-    const before = this.reply;
+    const { replied } = this;
+    // What is said about a change compares two replies that differ in it alone, and not in the training step as well.
+    const before = replied && replied.step !== this.state.step && (replied.cuts.length || this.state.cuts.length) ? null : this.reply;
     if (said !== "New text" && said !== "New second text") this.typing = false;
     if (said) this.walking = false;
     this.unsaid = said = said ?? this.unsaid;

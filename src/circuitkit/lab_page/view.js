@@ -27,6 +27,8 @@ function stillCut(cuts, patched) {
   const gone = cuts.some(parseGate) ? "changed" : patched ? "patched" : cuts.every((name) => name.includes(">")) ? "cut" : cuts.some((name) => name.includes(">")) ? "cut or off" : "off";
   return ` ${named} ${cuts.length > 1 ? "are" : "is"} still ${gone}.`;
 }
+/** As many wires are all listed. */
+const FEW = 6;
 /** In bytes: 3 million weights of 16 bits in base64, and the scripts. */
 const LARGEST_FILE = 12_000_000;
 
@@ -135,7 +137,7 @@ export class View {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!step) return;
     event.preventDefault();
-    const shown = TABS.filter((tab) => hasTab(tab, this.session.shape()));
+    const shown = TABS.filter((_, i) => !this.frame.tabs[i].hidden && this.frame.tabs[i].isConnected);
     const to = shown[(shown.indexOf(this.session.state.tab) + step + shown.length) % shown.length];
     this.session.change({ tab: to }, null);
     this.frame.tabs[TABS.indexOf(to)].focus();
@@ -291,12 +293,13 @@ export class View {
 
   /** The second text and what goes with it. */
   twoTexts() {
-    const { other, counts, secondField, twoTexts, swap, patch, act } = this.frame;
+    const { other, counts, secondField, twoTexts, swap, patch, act, done } = this.frame;
     const { state, reply, replied, typing, field } = this.session;
     const two = state.other !== undefined;
     secondField.hidden = swap.hidden = patch.hidden = !two;
     twoTexts.textContent = two ? "Remove the second text" : "Add a second text";
     act.textContent = this.patching() ? "patched from the second text" : "cut";
+    done.textContent = this.patching() ? "patched" : "cut";
     if (document.activeElement !== other || !typing || field !== "other") other.value = state.other ?? "";
     if (!two || !reply?.other || replied !== state) return;
     const { count, fits } = reply.other;
@@ -355,8 +358,10 @@ export class View {
     const was = same?.answer.id === answer.id ? same.answer.after : undefined;
     const top = (/** @type {Reply} */ of) => of.guesses.reduce((best, guess) => (guess.after > best.after ? guess : best));
     const first = top(reply);
+    // A change of the step and the edits are different questions, so both probabilities are those of this step.
+    const stepped = changed && /raining step/.test(said ?? "");
     const changes = was === undefined ? "" : percent(was) === percent(answer.after) ? "stays at" : answer.after < was ? "falls" : "rises";
-    const move = !changes ? `the probability of ${name} is ${percent(answer.after)}` : changes === "stays at" ? `${name} stays at ${percent(answer.after)}` : `${name} ${changes} from ${percent(was ?? 0)} to ${percent(answer.after)}`;
+    const move = stepped ? `at this step, ${name} has ${percent(answer.before)} in the intact model and ${percent(answer.after)} with your edits` : !changes ? `the probability of ${name} is ${percent(answer.after)}` : changes === "stays at" ? `${name} stays at ${percent(answer.after)}` : `${name} ${changes} from ${percent(was ?? 0)} to ${percent(answer.after)}`;
     const lead = first.id === answer.id ? "" : `, and the most probable token is ${same && top(same).id !== first.id ? "now " : ""}${called(first.text)} with ${percent(first.after)}`;
     const cropped = reply.cropped ? ` The model reads only the first ${reply.tokens.length} tokens.` : "";
     const byte = reply.tokens.find(({ text }) => /^<[0-9A-F]{2}>$/.test(text));
@@ -590,9 +595,10 @@ export class View {
     }
     const value = this.effect(name);
     const cut = this.session.state.cuts.includes(name);
-    const effect = value === undefined ? "is not measured yet" : this.patching() ? `changes the logit by ${signed(-value)} when it is patched` : `adds ${signed(value)} to the logit`;
-    const next = this.patching() ? (cut ? "Click to take the patch back." : "Click to patch it.") : cut ? "Click to reconnect it." : "Click to cut it.";
-    this.frame.pointed.textContent = `${name} ${effect}. ${next}`;
+    const size = value === undefined ? "" : signed(this.patching() ? -value : value);
+    const patched = cut ? `is patched${size && `, which changes the logit by ${size}`}. Click to take the patch back.` : `${size ? `changes the logit by ${size} when it is patched` : "is not measured yet"}. Click to patch it.`;
+    const plain = cut ? `is cut${size && `, and would add ${size} to the logit`}. Click to reconnect it.` : `${size ? `adds ${size} to the logit` : "is not measured yet"}. Click to cut it.`;
+    this.frame.pointed.textContent = byHand(`${name} ${this.patching() ? patched : plain}`);
   }
 
   /** The effect of a wire, as far as it is measured. @param {string} name */
@@ -623,7 +629,10 @@ export class View {
     const size = (/** @type {string} */ name) => Math.abs(this.effect(name) ?? 0);
     const strong = [...new Set([...Object.keys(this.session.effects), ...cuts])].filter((name) => wire(name) && (size(name) >= 0.25 || cuts.includes(name) || this.session.state.model === OWN));
     strong.sort((a, b) => size(b) - size(a));
-    const shown = strong.filter((name, i) => i < 5 || cuts.includes(name));
+    const all = allNames(reply.nLayers, reply.nHeads).filter(wire);
+    // A handful of wires keep their order, so that a reader finds them again at another step.
+    const few = all.length <= FEW;
+    const shown = few ? [...new Set([...all, ...strong])] : strong.filter((name, i) => i < 5 || cuts.includes(name));
     const open = this.frame.wireList.querySelector("details")?.open ?? false;
     const target = reply.answer.text;
     this.keepFocus(this.frame.wireList, () => {
@@ -635,7 +644,6 @@ export class View {
       const layerOf = (/** @type {string} */ name) => parseCut(name)?.layer ?? 0;
       const columns = heads.filter(layerOf).flatMap((head) => INPUTS.map((input) => `${head}.${input}`));
       const sources = heads.filter((head) => layerOf(head) < reply.nLayers - 1);
-      const count = allNames(reply.nLayers, reply.nHeads).filter(wire).length;
       const table = () =>
         h(
           "div",
@@ -647,12 +655,13 @@ export class View {
             h("tbody", {}, columns.map((to) => h("tr", {}, h("th", { scope: "row" }, to), sources.map((from) => h("td", {}, layerOf(from) < layerOf(to.split(".")[0]) && this.cutButton(`${from}->${to}`, "", "all")))))),
           ),
         );
-      const all = h("details", { open, toggle: () => all.children.length < 2 && all.append(table()) }, h("summary", {}, `All ${count} wires`), open && table());
+      const folded = h("details", { open, toggle: () => folded.children.length < 2 && folded.append(table()) }, h("summary", {}, `All ${all.length} wires`), open && table());
+      const cut = this.patching() ? "patched from the second text" : "cut";
       this.frame.wireList.replaceChildren(
         h("p", { class: "cl-heading" }, this.patching() ? "Wires to patch" : "Wires to cut"),
-        h("p", {}, "The number is how far the logit of ", word(target), ` falls when this wire alone is ${this.patching() ? "patched from the second text" : "cut"}.`),
+        h("p", {}, "The number is how far the logit of ", word(target), ` falls when the wire is ${cut}, in the model as it is now${cuts.some(wire) ? `; for a wire that is ${this.patching() ? "patched" : "cut"} already, how far it rises when this is taken back` : ""}.`),
         h("div", { class: "cl-strong" }, shown.map((name) => this.cutButton(name, name, "strong"))),
-        all,
+        few ? "" : folded,
       );
     });
   }
