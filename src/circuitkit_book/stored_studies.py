@@ -13,7 +13,7 @@ from circuitkit.effects import Effect
 from circuitkit.induction import BEHAVIOURS, InductionLoss
 from circuitkit.tables import Table
 
-__all__ = ["Survey", "stored_methods", "stored_survey", "stored_zoo"]
+__all__ = ["Survey", "stored_methods", "stored_survey", "stored_texts", "stored_zoo"]
 
 STORED_BEHAVIOURS = ("prefix_matching", "previous_token", "duplicate_token", "copying")
 """What the stored file calls the columns of `induction.scores`, in their order."""
@@ -132,3 +132,25 @@ def stored_methods() -> dict[str, Any]:
     ['known', 'scores']
     """
     return stored("induction", "methods.json")
+
+
+def stored_texts() -> dict[str, Any]:
+    """Load the losses of SmolLM2 on text, and where its strongest induction head attends there.
+
+    Returns
+    -------
+    Under `"twice"`, the mean loss of each token of a passage of 64 tokens that comes twice, in nats.
+    Under `"once"`, that of each token of 512 tokens of running text. Under `"texts"`, for each of
+    seven short texts its `"tokens"` and the `"attention"` of the head, as rows of a destination, a
+    source and a weight of at least 0.1; weights of the first token are left out.
+
+    Notes
+    -----
+    Source: `studies/texts_of_smollm2.py`, which computed it.
+
+    Examples
+    --------
+    >>> stored_texts()["head"]
+    'L18H6'
+    """
+    return stored("induction", "smollm2-texts.json")

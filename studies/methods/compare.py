@@ -1,4 +1,4 @@
-"""Compare nine methods on models whose wires are known, for the page "One circuit, many methods".
+"""Compare nine methods on models whose wires are known, for the page "One culprit, many methods".
 
 Attribution patching has two rows, because its slope can be taken at the whole model and at the cut one.
 
@@ -25,7 +25,7 @@ from circuitkit_book.induction_by_hand import build_induction_model
 from circuitkit_book.induction_training import train_induction_model
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "book/3-induction-heads/one-circuit-many-methods.ipynb"
+PAGE = ROOT / "book/3-induction-heads/one-culprit-many-methods.ipynb"
 RESULT = ROOT / "src/circuitkit/data/induction/methods.json"
 
 SEEDS = (0, 1, 2)

@@ -11,6 +11,7 @@ MODULES += [
     "glossary",
     "home",
     "lab",
+    "moved",
     "one_line",
     "search",
     "what_works",

@@ -13,12 +13,14 @@ from tools.publish.home import home
 CAPTION = re.compile(r"(Figure|Table) \d+\.")
 NUMBER = re.compile(r"\s*(?:[−+-]?\d[\d,.]*(?:e[+-]?\d+)?\s?%?|NaN|inf|)\s*")
 QUESTION = re.compile(r"Question\.")
+LIMITS = {"What this page does not show", "Sources"}
 SHORT = 24  # letters of code that stay on one line of a sentence
 TRUST = "book/intro.html#trust"
 #: What a folded cell says, by the tag that folds it.
 FOLDS = {
     "tag_solution": ("Show the solution", "Hide the solution"),
     "tag_method": ("Show the code of this function", "Hide the code"),
+    "tag_numbers": ("Show the numbers", "Hide the numbers"),
     "tag_hide-output": ("Show the {type}", "Hide the {type}"),
     "tag_hide-input": ("Show the code that draws this", "Hide the code"),
 }
@@ -38,6 +40,7 @@ def read(app, doctree) -> None:
     card, last = as_card(title.parent)
     source = Path(app.env.doc2path(app.env.docname))
     if source.suffix == ".ipynb":
+        fold_limits(doctree)
         box = buttons(app.env, source)
         if card is None:
             title.parent.insert(title.parent.index(last) + 1, box)
@@ -60,6 +63,21 @@ def words_on_folds(doctree) -> None:
             if tag in cell["classes"]:
                 cell["prompt_show"], cell["prompt_hide"] = FOLDS[tag]
                 break
+
+
+def fold_limits(doctree) -> None:
+    """Fold what a page does not show and its sources into one block."""
+    found = [
+        one
+        for one in doctree.findall(nodes.section)
+        if one.next_node(nodes.title).astext() in LIMITS
+    ]
+    if not found:
+        return
+    parent = found[0].parent
+    opening = '<details class="ck-limits"><summary>Limits and sources</summary>'
+    parent.insert(parent.index(found[0]), nodes.raw("", opening, format="html"))
+    parent.insert(parent.index(found[-1]) + 1, nodes.raw("", "</details>", format="html"))
 
 
 def begins_with(paragraph, pattern) -> bool:
