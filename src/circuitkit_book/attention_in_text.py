@@ -89,7 +89,9 @@ def attention_in_text(
         ax.add_patch(
             FancyArrowPatch(
                 middle(words, places, int(destination)),
-                middle(words, places, int(source), below=places[destination][0] > places[source][0]),
+                middle(
+                    words, places, int(source), below=places[destination][0] > places[source][0]
+                ),
                 connectionstyle="arc3,rad=0.25",
                 arrowstyle="-|>",
                 mutation_scale=9,

@@ -1,14 +1,18 @@
 """The functions of the book's extension on small inputs: signs, sizes of pictures, meanings, anchors."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
+from docutils import nodes
+from docutils.utils import new_document
 from PIL import Image
 
 from tools.check.numbers_in_prose import ROOT
 
 sys.path.insert(0, str(ROOT / "book/_ext"))
-from book_extension import claims, equations, light
+from book_extension import claims, equations, light, moved
+from book_extension import page as form
 
 
 @pytest.mark.parametrize(
@@ -66,3 +70,27 @@ def test_a_picture_that_is_wide_has_a_box_of_its_width():
     link = '<a class="ck-picture x" href="a"><img src="a.png" width="{}"></a>'
     assert light.wide(link.format(951)).startswith('<div class="ck-pan" style="--ck-natural: 951">')
     assert light.wide(link.format(950)) == link.format(950)
+
+
+def test_limits_and_sources_become_one_block_and_other_sections_stay_outside():
+    titles = ["Summary", "What this page does not show", "Sources"]
+    doctree = new_document("page")
+    page = nodes.section("", nodes.title("", "Page"))
+    page += [nodes.section("", nodes.title("", title)) for title in titles]
+    doctree += page
+    form.fold_limits(doctree)
+    kinds = [one.astext() if isinstance(one, nodes.raw) else one[0].astext() for one in page[1:]]
+    opening = '<details class="ck-limits"><summary>Limits and sources</summary>'
+    assert kinds == [titles[0], opening, *titles[1:], "</details>"]
+
+
+def test_an_old_address_leads_to_the_new_page_and_may_not_be_a_page_itself(tmp_path, monkeypatch):
+    monkeypatch.setattr(moved, "MOVED", {"book/a/old": "book/b/new"})
+    builder = SimpleNamespace(format="html")
+    env = SimpleNamespace(found_docs={"book/b/new"})
+    app = SimpleNamespace(builder=builder, env=env, outdir=tmp_path)
+    moved.write(app, None)
+    assert 'url=../../book/b/new.html"' in (tmp_path / "book/a/old.html").read_text("utf-8")
+    env.found_docs.add("book/a/old")
+    with pytest.raises(ValueError, match="must not be a page"):
+        moved.write(app, None)

@@ -10,7 +10,7 @@ NOT_RAISED = "The logit of `or` hardly depends on this head, whatever it is repl
 
 
 def check_column_of_ash(answer: Any) -> Result:
-    """Judge which source token raises `ash` most through L0H1 of the one-layer model.
+    """Judge which source token raises `ash` most through H1 of the one-layer model.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def check_rank_of_ov(answer: Any) -> Result:
 
 
 def check_row_of_he(answer: Any) -> Result:
-    """Judge the source to which L0H0 gives the highest score at the destination ` he`.
+    """Judge the source to which H0 of the one-layer model gives the highest score at the destination ` he`.
 
     Parameters
     ----------
@@ -62,11 +62,11 @@ def check_row_of_he(answer: Any) -> Result:
         "have": "This is the smallest or largest entry of another row. Is the row that of ` he`?"
     }
     why = "At ` he`, the head attends to a word of the King James Bible."
-    return judge_word("A row of L0H0", answer, " hath", why, hints)
+    return judge_word("A row of H0", answer, " hath", why, hints)
 
 
 def check_score_of_itself(answer: Any) -> Result:
-    """Judge for which share of the frequent tokens L0H1 lowers the score of the token itself.
+    """Judge for which share of the frequent tokens H1 of the one-layer model lowers the score of the token itself.
 
     Parameters
     ----------
