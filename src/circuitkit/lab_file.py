@@ -38,7 +38,7 @@ from circuitkit.intervention import Replacement
 from circuitkit.lab_page import bundle
 from circuitkit.names import SIDES, Name
 from circuitkit.norms import FrozenNorm
-from circuitkit.parts import Recording, head_names, norm_before
+from circuitkit.parts import Recording, head_names, neurons_in, norm_before
 from circuitkit.reading import attention_layers, layer_heads
 from circuitkit.residual import why
 
@@ -428,7 +428,8 @@ def compared(
     choose = random.Random(0)
     for row, fill in zip(rows, (Replacement("zero"), average, average), strict=True):
         every = -(-row.shape[1] * len(model.W_E) // CHECKED)
-        kinds = [head_names(model), *(wires(model, side) for side in SIDES)]
+        neurons = [str(name) for layer in mlps_of(model) for name in neurons_in(model, layer)]
+        kinds = [head_names(model), *(wires(model, side) for side in SIDES), neurons]
         for names in ([], [choose.choice(names) for names in kinds if names]):
             logits = run_with(model, row, resolve(model, names), fill).logits
             yield {

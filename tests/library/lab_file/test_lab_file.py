@@ -13,6 +13,7 @@ import transformers
 
 import circuitkit as ck
 from circuitkit import lab_file
+from circuitkit.bridge import submodules
 from tests.support import lab_models, tiny_models, zoo
 
 # The page computes in double precision; Llama's norms and rotations are in single precision in PyTorch.
@@ -31,12 +32,19 @@ def question(model, tokens: torch.Tensor, cut_sets: list[list[str]]) -> tuple[di
 
 
 def cuts_of(model, choose) -> list[list[str]]:
-    """No cut, a head, a wire, and several of both."""
+    """No cut, a head, a wire, several of both, and neurons with their wires."""
     n_layers, n_heads = len(model.blocks), model.cfg.n_heads
     heads = [f"L{layer}H{head}" for layer in range(n_layers) for head in range(n_heads)]
     wires = [f"{a}->{b}.{side}" for a in heads for b in heads if a[1] < b[1] for side in "QKV"]
     some = choose.sample(wires, min(len(wires), 5))
-    return [[], [choose.choice(heads)], some[:1], [choose.choice(heads), *some]]
+    sets = [[], [choose.choice(heads)], some[:1], [choose.choice(heads), *some]]
+    if "mlp" not in submodules(model.blocks[0]):
+        return sets
+    layer = choose.randrange(n_layers)
+    neuron, other = f"L{layer}N{choose.randrange(8)}", f"L0N{choose.randrange(8)}"
+    into = f"{choose.choice([head for head in heads if int(head[1]) <= layer])}->{neuron}"
+    out = [f"{other}->{head}.{choose.choice('QKV')}" for head in heads[n_heads:]][:2]
+    return [*sets, [neuron], [other, into], [into, *out, choose.choice(heads)]]
 
 
 def largest_difference(seeds, tmp_path) -> tuple[float, int]:
