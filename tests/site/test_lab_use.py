@@ -363,7 +363,8 @@ def shown(logits: torch.Tensor, token: int) -> str:
 
 @pytest.mark.parametrize(("width", "theme"), [(DESKTOP, "light"), (PHONE, "dark")])
 def test_a_neuron_is_found_and_its_wire_is_cut_with_the_keyboard(open_page, site, width, theme):
-    lab = Lab(open_page(f"{site}/book/lab.html#lab-neuron", width=width, theme=theme))
+    phone = {"has_touch": True, "is_mobile": True} if width == PHONE else {}
+    lab = Lab(open_page(f"{site}/book/lab.html#lab-neuron", width=width, theme=theme, **phone))
     asked = []
     lab.page.on("request", lambda request: asked.append(request.url))
     lab.wait()
@@ -390,6 +391,8 @@ def test_a_neuron_is_found_and_its_wire_is_cut_with_the_keyboard(open_page, site
     lab.wait()  # an MLP contains its neurons, so their cuts are gone
     left = float(run(model, TEXT, without="L0 MLP").logits[0, -1].softmax(-1)[token])
     assert (edited.inner_text(), left < 0.0005) == ("0%", True)
+    controls = lab.page.locator(":is(.cl-panel, .cl-mlp) :is(button, input)")
+    assert width == DESKTOP or controls.evaluate_all(TOO_LOW) == []
     assert lab.opened.problems == []
     assert lab.opened.too_wide() == []
     assert lab.opened.accessibility_faults("circuit-lab") == []

@@ -11,6 +11,8 @@ import { byHand } from "./reasons.js";
 /** @typedef {import("./session.js").Session} Session */
 
 const SHOWN = 10;
+/** @type {Record<number, string>} */
+const SO_MANY = { 1: "one", 5: "five" };
 
 /** A number with two digits behind the point. @param {number} value */
 function two(value) {
@@ -84,7 +86,7 @@ export function neuronsPanel(session, reply, wire) {
     if (focused) /** @type {HTMLElement | null} */ (near.querySelector(`[data-key="${focused}"]`))?.focus({ preventScroll: true });
   };
   const made = [
-    h("p", {}, "The effect of a neuron is how far the logit of ", word(answer.text), " falls when this neuron alone is switched off, in the model as it is now. Its activation is that at ", word(tokens[at].text), byHand(". A click on a name shows the wires of the neuron.")),
+    h("p", {}, "The effect of a neuron is how far the logit of ", word(answer.text), " falls when this neuron alone is switched off at all tokens, in the model as it is now. Its activation is that at ", word(tokens[at].text), byHand(". Click a name to see the wires of the neuron.")),
     h("div", { class: "cl-finder" }, query, said),
     h("table", { class: "cl-score cl-neurons" }, h("thead", {}, h("tr", {}, ["neuron", "activation", "effect", ""].map((name) => (name ? h("th", { scope: "col" }, name) : h("td", {}))))), rows),
     near,
@@ -116,7 +118,7 @@ function asTable(name, { read, heads, difference }, count, token) {
   return h(
     "div",
     {},
-    h("p", {}, `In this copy of the model, each neuron is ${count > 1 ? `${count} attention heads` : "one attention head"}, and there are no MLPs. On this text its logits are those of the model with MLPs, with a difference of ${small} at most. A head of a neuron attends to two tokens, its own and the bias token, where its value is 0. At `, word(token), `, ${name} reads ${two(read)}.`),
+    h("p", {}, `In this copy of the model, each neuron is ${SO_MANY[count] ?? count} attention ${count > 1 ? "heads" : "head"}, and there are no MLPs. On this text its logits are those of the model with MLPs, with a difference of ${small} at most. A head of a neuron attends to two tokens, its own and the bias token, where its value is 0. At `, word(token), `, ${name} reads ${two(read)}.`),
     h(
       "table",
       { class: "cl-score cl-neurons" },
