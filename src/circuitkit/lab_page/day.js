@@ -59,6 +59,7 @@ class CircuitDay extends HTMLElement {
   connectedCallback() {
     if (this.live) return;
     this.live = h("p", { class: "cd-status", role: "status" });
+    /** @type {Picked | undefined} */
     this.picked = NOTHING;
     /** @type {Awaited<ReturnType<typeof openPlanted>> | undefined} */
     this.lab = undefined;
@@ -93,8 +94,9 @@ class CircuitDay extends HTMLElement {
     return /** @type {Puzzle} */ (this.puzzle);
   }
 
+  /** @returns {Picked} */
   get chosen() {
-    return /** @type {Picked} */ (this.picked);
+    return this.picked ?? NOTHING;
   }
 
   /** The chosen wire, or "". */
