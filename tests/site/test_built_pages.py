@@ -598,7 +598,8 @@ def test_the_code_under_each_label_is_that_of_the_library_that_it_names():
 def test_the_lab_stands_where_a_page_asks_for_it_and_knows_where_its_own_page_is():
     for name in pages():
         asked = re.findall(r"<!-- lab: ([\w-]+) -->", source(name))
-        asked += re.findall(r"^\[[^\]]*\]\([^)]*lab\.md#lab-([\w-]+)\)$", source(name), re.M)
+        link = r"^\[[^\]]*\]\([^)]*(?:lab\.md#lab-([\w-]+)|born-in-your-tab\.md)\)$"
+        asked += [preset or "birth" for preset in re.findall(link, source(name), re.M)]
         found = []
         for kind, attributes in re.findall(r"<circuit-(lab|toy|birth|day)([^>]*)>", html(name)):
             told = dict(re.findall(r'([\w-]+)="([^"]*)"', attributes))
@@ -609,14 +610,17 @@ def test_the_lab_stands_where_a_page_asks_for_it_and_knows_where_its_own_page_is
                 ).resolve() == HTML / "book/lab.html"
                 assert ("data-linked" in told) == (name == "book/lab.html")
                 assert ("data-home" in told) == (name == "book/intro.html")
-                assert ("data-auto" in told) == (told["data-preset"] == "dursley")
+                at_once = told["data-preset"] == "dursley" or name.count("/") == 2
+                assert ("data-auto" in told) == at_once
             if kind == "birth":
                 page = (HTML / name).parent.joinpath(told["data-page"]).resolve()
                 assert page == HTML / "book/born-in-your-tab.html"
+                assert ("data-later" in told) == (name != "book/born-in-your-tab.html")
         assert found == asked, name
         assert ("lab/start.js" in html(name)) == any(one != "toy" for one in found)
         for kind in ("toy", "birth", "day"):
-            assert (f"lab/{kind}.js" in html(name)) == (kind in found)
+            at_once = kind in found and "data-later" not in html(name)
+            assert (f"lab/{kind}.js" in html(name)) == at_once
 
 
 def test_every_page_has_one_style_sheet_first_and_scripts_that_wait():

@@ -50,3 +50,19 @@ def test_a_row_shows_its_null_and_what_it_is_of(page):
     expect(row.locator(".ck-values thead")).to_contain_text("null")
     expect(row.locator(".ck-values")).to_contain_text("0.984 to 0.985")
     expect(row.locator(".ck-null")).to_contain_text(claim.null_of)
+
+
+def test_a_claim_about_a_model_of_the_lab_opens_there(open_page, site):
+    opened = open_page(f"{site}/book/claims.html", width=1280)
+    page = opened.page
+    links = page.locator(".ck-see")
+    assert links.count() == sum(claim.lab is not None for claim in ALL) > 15
+    row = page.locator(f"#{row_of(claims.find('E16'))}")
+    row.locator(".ck-see").press("Enter")
+    dialog = page.get_by_role("dialog", name="A claim in the lab")
+    expect(dialog.locator(".cl-status")).to_contain_text("ur is 1.1%", timeout=60_000)
+    expect(dialog.locator(".cl-wire.cl-cut")).to_have_attribute("data-wire", "L0H1->L1H3.K")
+    assert opened.accessibility_faults("dialog") == []
+    page.keyboard.press("Escape")
+    expect(row.locator(".ck-see")).to_be_focused()
+    assert opened.problems == []

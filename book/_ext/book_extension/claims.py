@@ -7,6 +7,7 @@ from functools import cache
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from urllib.parse import quote, urlencode
 
 import jinja2
 from docutils.nodes import make_id
@@ -89,9 +90,15 @@ def rows() -> str:
 
 
 def links(claim) -> list[str]:
-    """The page that treats a claim, and the functions that compute it and its null."""
+    """The page that treats a claim, the lab that shows it, and the functions that compute it and its null."""
     title = title_of(claim.chapter)
     page = [f'<a href="{address(claim.chapter)}">{escape(title)}</a>'] if title else []
+    if claim.lab:
+        state = urlencode(claim.lab, quote_via=quote)
+        # `claims.js` joins them, because bootstrap takes every address with a hash for the name of a section.
+        page.append(
+            f'<a class="ck-see" href="lab.html" data-state="{escape(state)}">See it in the lab</a>'
+        )
     return page + [f"<code>{escape(by)}</code>" for by in (claim.by, claim.null_by) if by]
 
 
@@ -185,6 +192,7 @@ def name_rows(app, doctree) -> None:
 def scripts(app, pagename, templatename, context, doctree) -> None:
     if pagename == PAGE:
         app.add_css_file("claims.css")
+        app.add_css_file("lab/lab.css")
         app.add_js_file("claims.js", loading_method="defer")
 
 

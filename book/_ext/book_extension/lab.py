@@ -1,16 +1,29 @@
 """The lab on the pages of the book. Its scripts and data come from `circuitkit.lab_page`.
 
 A comment `<!-- lab: PRESET -->` on a Markdown page becomes the lab, and so does a paragraph of a notebook that contains only a
-link to `lab.md#lab-PRESET`.
+link to `lab.md#lab-PRESET`. Behind such a paragraph, a comment says what the reader is asked to do, and what stays closed until she
+has made a guess:
+
+    <!-- lab task
+    task: Click a wire into L1H3 to cut it. Which three does the model need?
+    closed: wires
+    until: 3 wires
+    -->
+
+`closed` names panels: `wires` (their widths and their list), `parts`, `score`, `words`, `neurons`, `gates`. `until` is a number of wires or heads that
+she has cut or switched off, or `answer TITLE` or `prediction NUMBER`: an exercise or a prediction of the page. Without the two lines,
+nothing is closed.
 """
 
 import base64
+import json
 import re
 from html import escape
 from pathlib import Path
 
 from circuitkit.lab_page import bundle
 from circuitkit_book import superposition_models
+from circuitkit_book.exercises.on_the_page import fields
 from docutils import nodes
 from safetensors.torch import save
 
@@ -19,6 +32,9 @@ from .light import size
 STATIC = Path(__file__).resolve().parents[2] / "_static"
 PAGE, HOME, BORN = "book/lab", "book/intro", "book/born-in-your-tab"
 PLACE = re.compile(r"<!-- lab: ([\w-]+) -->")
+TASK = re.compile(r"<!-- lab task\n(.*?)\n-->", re.S)
+PANELS = ("wires", "parts", "score", "words", "neurons", "gates")
+NUMBERS = ("no", "one", "two", "three", "four")
 TOY, BIRTH, DAY = "toy", "birth", "day"
 
 
@@ -59,18 +75,59 @@ def gated_block() -> dict:
     return {"name": "gated", "card": card, "weights": base64.b64encode(data).decode()}
 
 
-def element(preset: str, page: str, *, inside: str = "", linked: bool = False, flags=()) -> str:
+def element(
+    preset: str, page: str, *, inside: str = "", linked: bool = False, flags=(), task=None
+) -> str:
     """The lab before it starts; on its own page the presets can be linked to. `flags` are attributes without a value."""
     inside += "<noscript><p>The lab needs JavaScript.</p></noscript>"
     if preset in (TOY, BIRTH, DAY):
         told = f' data-page="{escape(page)}"' if preset == BIRTH else ""
+        told += "".join(f" {name}" for name in flags if preset == BIRTH)
         return f"<circuit-{preset}{told}>{inside}</circuit-{preset}>"
     attributes = {"data-preset": preset, "data-page": page} | dict.fromkeys(flags, "")
+    if task:
+        attributes["data-held"] = json.dumps(task, ensure_ascii=False)
     if linked:
         attributes["data-linked"] = ""
         inside += "".join(f'<span id="lab-{name}"></span>' for name in bundle.presets())
     written = "".join(f' {name}="{escape(value)}"' for name, value in attributes.items())
     return f"<circuit-lab{written}>{inside}</circuit-lab>"
+
+
+def held(comment: str, page: str) -> dict:
+    """What a comment says about the lab in front of it, as `guess.js` reads it."""
+    lines = [line.partition(":") for line in comment.split("\n")]
+    said = {key.strip(): value.strip() for key, _, value in lines}
+    if list(said) not in (["task"], ["task", "closed", "until"]):
+        raise ValueError(
+            f"{page}: the task of a lab has the lines {list(said)}; expected task, or task, closed, until"
+        )
+    panels = [panel for panel in said.get("closed", "").split(", ") if panel]
+    if unknown := [panel for panel in panels if panel not in PANELS]:
+        raise ValueError(f"{page}: the lab has no panel {unknown[0]!r}; expected some of {PANELS}")
+    return {"task": said["task"], "panels": panels} | opened_by(said.get("until", ""), page)
+
+
+def opened_by(until: str, page: str) -> dict:
+    """What opens closed panels: the number of cuts, or the key under which an answer on the page is kept."""
+    kind, _, rest = until.partition(" ")
+    name = page.removeprefix("book/")
+    if not until:
+        return {}
+    if kind.isdigit() and rest in ("wires", "heads"):
+        done = {"wires": "cut", "heads": "switched off"}[rest]
+        return {"cuts": int(kind), "until": f"after you have {done} {NUMBERS[int(kind)]} {rest}"}
+    if kind == "prediction" and rest.isdigit():
+        return {
+            "key": f"circuitkit:prediction:{name}:{rest}",
+            "until": "after your prediction",
+        }
+    if kind == "answer" and any(field["title"] == rest for field in fields().values()):
+        words = f"after a right answer to the exercise “{rest.lower()}”"
+        return {"key": f"circuitkit:answer:{name}:{rest}", "until": words}
+    raise ValueError(
+        f"{page}: nothing opens a lab `until: {until}`; expected `3 wires`, `2 heads`, `prediction 1`, or `answer TITLE` with the title of a short answer"
+    )
 
 
 def still(static: str) -> str:
@@ -132,29 +189,44 @@ def name_presets(app, doctree) -> None:
 
 
 def bring_near(app, doctree, docname) -> None:
-    """A paragraph that is nothing but a link to a preset becomes the lab; the link stays for a page without script."""
+    """A paragraph that is nothing but a link to a preset becomes the lab; the link stays for a page without script.
+
+    So does one that is nothing but a link to "Born in your tab".
+    """
     if app.builder.format != "html":
         return
-    page = app.builder.get_relative_uri(docname, PAGE)
+    page, born_page = (app.builder.get_relative_uri(docname, name) for name in (PAGE, BORN))
     for paragraph in list(doctree.findall(nodes.paragraph)):
         (link, *others) = paragraph.children or [None]
         address = link.get("refuri", "") if isinstance(link, nodes.reference) and not others else ""
         found = re.fullmatch(re.escape(page) + r"#lab-([\w-]+)", address)
-        if not found or found[1] not in (*bundle.presets(), TOY):
+        preset = BIRTH if address and address == born_page else found and found[1]
+        if preset not in (*bundle.presets(), TOY, BIRTH):
             continue
         inside = f'<p class="cl-link-to"><a class="reference internal" href="{escape(address)}">{escape(link.astext())}</a></p>'
-        paragraph.replace_self(nodes.raw("", element(found[1], page, inside=inside), format="html"))
+        task, after = None, paragraph.next_node(descend=False, siblings=True)
+        if isinstance(after, nodes.raw) and (said := TASK.match(after.astext())):
+            task = held(said[1], docname)
+            after.parent.remove(after)
+        if preset == BIRTH:
+            made = element(BIRTH, address, inside=inside, flags=["data-later"])
+        else:
+            made = element(preset, page, inside=inside, flags=["data-auto"], task=task)
+        paragraph.replace_self(nodes.raw("", made, format="html"))
 
 
 def scripts(app, pagename, templatename, context, doctree) -> None:
-    used = {"start": ["lab", BIRTH, DAY], TOY: [TOY], BIRTH: [BIRTH]}
+    body = context.get("body") or ""
+    later = "data-later" in body  # `start.js` brings the script of "Born in your tab"
+    used = {"start": ["lab", BIRTH, DAY], TOY: [TOY], BIRTH: [] if later else [BIRTH]}
     for name, tags in used.items():
-        if any(f"<circuit-{tag}" in (context.get("body") or "") for tag in tags):
+        if any(f"<circuit-{tag}" in body for tag in tags):
             app.add_css_file("lab/lab.css")
             app.add_js_file(f"lab/{name}.js", loading_method="defer")
-            if name == BIRTH:
-                app.add_css_file("lab/birth.css")
-    if f"<circuit-{DAY}" in (context.get("body") or ""):
+            app.add_js_file("kept.js", loading_method="defer", priority=400)
+    if f"<circuit-{BIRTH}" in body:
+        app.add_css_file("lab/birth.css")
+    if f"<circuit-{DAY}" in body:
         app.add_js_file(f"lab/{DAY}.js", loading_method="defer")  # it brings its own style
 
 

@@ -25,6 +25,7 @@ export class WorkerEngine {
     this.worker = null;
     /** @type {Promise<unknown> | null} */
     this.reader = null;
+    this.end = () => this.rest();
     this.alone = false; // whether the page computes, because there is no worker
   }
 
@@ -34,6 +35,7 @@ export class WorkerEngine {
    * @returns {Promise<Computer>}
    */
   async start() {
+    window.circuitLab.only(this.end);
     const engine = await window.circuitLab.need("engine");
     const address = URL.createObjectURL(new Blob([`(${engine})()`], { type: "text/javascript" }));
     try {
@@ -88,8 +90,9 @@ export class WorkerEngine {
     return this.brought.has(name);
   }
 
-  /** Bring a model, once. @param {string} name */
+  /** Bring a model, once. @param {string} name @returns {Promise<unknown>} */
   bring(name) {
+    /** @type {Promise<unknown> | undefined} */
     let model = this.brought.get(name);
     if (!model) {
       const copied = /^(two-layer-mlp)-(\d)$/.exec(name); // it has the same weights
@@ -110,27 +113,41 @@ export class WorkerEngine {
 
   /** @param {Setting} setting @returns {Promise<{names: string[], fired: number[]}>} */
   neurons(setting) {
-    return this.ask("neurons", setting);
+    return this.about("neurons", setting);
   }
 
   /** @param {Setting & {neuron: string, of: string}} setting @returns {Promise<import("./interface.js").AsHeads>} */
   asHeads(setting) {
-    return this.ask("asHeads", setting);
+    return this.about("asHeads", setting);
   }
 
   /** @param {Setting & {source: number}} setting @returns {Promise<import("./interface.js").Gate[]>} */
   gates(setting) {
-    return this.ask("gates", setting);
+    return this.about("gates", setting);
+  }
+
+  /** End the worker, so that another part of the page can have its own. The next question starts it again. */
+  rest() {
+    if (this.open.size || this.brought.has("own")) return; // it computes, or nobody can bring its model again
+    this.worker?.then(({ terminate }) => terminate(), () => {});
+    this.worker = this.reader = null;
+    this.brought.clear();
+  }
+
+  /** Ask about a model. @param {string} kind @param {{model: string}} question @returns {Promise<any>} */
+  async about(kind, question) {
+    await this.bring(question.model);
+    return this.ask(kind, question);
   }
 
   /** @param {Setting} setting @returns {Promise<Reply>} */
   run(setting) {
-    return this.ask("run", setting);
+    return this.about("run", setting);
   }
 
   /** @param {Setting & {from: number, time: number, names?: string[]}} setting */
   measure(setting) {
-    return this.ask("measure", setting);
+    return this.about("measure", setting);
   }
 
   /** @param {string} text @returns {Promise<import("./interface.js").OwnModel>} */
@@ -142,16 +159,16 @@ export class WorkerEngine {
 
   /** @param {{model: string, query: string}} question @returns {Promise<{found: {id: number, text: string}[], count: number}>} */
   find(question) {
-    return this.ask("find", question);
+    return this.about("find", question);
   }
 
   /** @param {Setting & {head: string, source: number}} question @returns {Promise<Score>} */
   score(question) {
-    return this.ask("score", question);
+    return this.about("score", question);
   }
 
   /** @param {WordsQuestion} question @returns {Promise<Words>} */
   words(question) {
-    return this.ask("words", question);
+    return this.about("words", question);
   }
 }

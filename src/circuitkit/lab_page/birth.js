@@ -40,6 +40,7 @@ class Birth {
     this.worker = null;
     /** @type {Awaited<ReturnType<typeof openNewborn>> | null} */
     this.lab = null;
+    this.rest = () => this.state === "running" && this.pause(); // a lab of the page computes now
     this.frame = this.build();
     this.set(this.next);
     addEventListener("hashchange", () => this.follow());
@@ -192,6 +193,7 @@ class Birth {
   }
 
   goOn() {
+    window.circuitLab.only(this.rest);
     this.worker?.postMessage({ kind: "go" });
     this.state = "running";
     this.controls();
@@ -201,6 +203,7 @@ class Birth {
   async start() {
     this.worker?.terminate();
     this.close();
+    window.circuitLab.only(this.rest);
     if (this.saved.length) this.earlier = this.saved;
     this.saved = [];
     this.shown = 0;
@@ -247,6 +250,7 @@ class Birth {
     if (asked >= 0 && this.wanted !== STEPS) this.shown = asked;
     this.wanted = STEPS;
     this.state = "done";
+    this.worker?.terminate(); // every step is saved
     const what = birth === undefined ? "No induction head has formed" : `The induction head formed at step ${birth}`;
     this.say(`${what}. After ${STEPS} steps, the accuracy is ${percent(accuracy)}.`);
   }

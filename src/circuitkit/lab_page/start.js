@@ -7,6 +7,8 @@ const here = /** @type {HTMLScriptElement} */ (document.currentScript).src;
 const wanted = new Map();
 /** @type {{open: (element: HTMLElement, address: string) => Promise<void>} | undefined} */
 let opened;
+/** @type {(() => void) | undefined} ends the worker of the part of the page that started one last */
+let working;
 
 window.circuitLab = {
   deliver(name, value) {
@@ -41,6 +43,11 @@ window.circuitLab = {
     promise.finally(() => script.remove()).catch(() => {});
     return promise;
   },
+  /** A page has one worker that computes: whoever starts one ends that of the part before. */
+  only(end) {
+    if (working !== end) working?.();
+    working = end;
+  },
   /** Forget a value that is no longer needed here. */
   forget(name) {
     wanted.delete(name);
@@ -49,6 +56,43 @@ window.circuitLab = {
 
 /** From this width of the window on, the lab of the home page and of its own page starts by itself. */
 const DESK = "(min-width: 1000px)";
+
+/** Whether something may load before the reader asks for it. */
+function mayStart() {
+  const connection = /** @type {{saveData?: boolean} | undefined} */ (/** @type {any} */ (navigator).connection);
+  return !connection?.saveData && matchMedia(DESK).matches;
+}
+
+/** Once an element comes into view. @param {HTMLElement} element @param {IntersectionObserverInit} when @param {() => void} run */
+function whenSeen(element, when, run) {
+  const watcher = new IntersectionObserver((seen) => {
+    if (!seen.some(({ isIntersecting }) => isIntersecting)) return;
+    watcher.disconnect();
+    run();
+  }, when);
+  watcher.observe(element);
+}
+
+/** @param {string} words @param {() => void} click */
+function goButton(words, click) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "cl-go";
+  button.addEventListener("click", click);
+  const label = document.createElement("span");
+  label.textContent = words;
+  button.append(label);
+  return button;
+}
+
+/** @param {string} words */
+function noteOf(words) {
+  const note = document.createElement("span");
+  note.className = "cl-note";
+  note.setAttribute("role", "status");
+  note.textContent = words;
+  return note;
+}
 
 class CircuitLab extends HTMLElement {
   connectedCallback() {
@@ -63,17 +107,8 @@ class CircuitLab extends HTMLElement {
       addEventListener("DOMContentLoaded", () => this.start());
       return;
     }
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "cl-go";
-    button.addEventListener("click", () => this.start());
-    const label = document.createElement("span");
-    label.textContent = "Start the model";
-    button.append(label);
-    const note = document.createElement("span");
-    note.className = "cl-note";
-    note.setAttribute("role", "status");
-    note.textContent = "It loads 1.8 MB and runs in your browser. Nothing is uploaded.";
+    const button = goButton("Start the model", () => this.start());
+    const note = noteOf("It loads 1.8 MB and runs in your browser. Nothing is uploaded.");
     const start = document.createElement("div");
     start.className = "cl-start";
     // Where there is a still picture of the circuit, the whole picture is the button.
@@ -97,20 +132,15 @@ class CircuitLab extends HTMLElement {
     follow();
   }
 
-  /** At a desk a lab with a picture starts when a quarter of it is in the window, unless the reader saves data. */
+  /** At a desk a lab starts when it comes into view, unless the reader saves data. */
   startInView() {
-    const connection = /** @type {{saveData?: boolean} | undefined} */ (/** @type {any} */ (navigator).connection);
-    if (this.dataset.auto === undefined || connection?.saveData || !matchMedia(DESK).matches) return;
+    if (this.dataset.auto === undefined || !mayStart()) return;
     this.classList.add("cl-auto");
-    const watcher = new IntersectionObserver(
-      (seen) => {
-        if (!seen.some(({ isIntersecting }) => isIntersecting)) return;
-        watcher.disconnect();
-        if (!this.classList.contains("cl-live")) this.start();
-      },
-      { threshold: 0.25 },
-    );
-    watcher.observe(this);
+    // A lab without a picture has nothing to show before it starts, so it starts a little earlier.
+    const when = this.querySelector(".cl-poster") ? { threshold: 0.25 } : { rootMargin: "300px" };
+    whenSeen(this, when, () => {
+      if (!this.classList.contains("cl-live")) this.start();
+    });
   }
 
   /** @param {string} [address] */
@@ -136,3 +166,38 @@ class CircuitLab extends HTMLElement {
 }
 
 customElements.define("circuit-lab", CircuitLab);
+
+/** "Born in your tab" on the page of a chapter: its script makes the element when it comes. @param {HTMLElement} element */
+function later(element) {
+  const note = noteOf("It loads 0.1 MB and trains in your browser. Nothing is uploaded.");
+  const load = () =>
+    new Promise((resolve, reject) => {
+      const script = Object.assign(document.createElement("script"), { src: new URL("birth.js", here).href });
+      script.addEventListener("load", resolve);
+      script.addEventListener("error", () => reject(new Error("birth.js did not load")));
+      document.head.append(script);
+    });
+  const begin = async () => {
+    if (button.getAttribute("aria-disabled") === "true") return;
+    button.setAttribute("aria-disabled", "true");
+    const had = element.contains(document.activeElement);
+    try {
+      await load();
+      start.remove();
+      if (had) /** @type {HTMLElement | null} */ (element.querySelector(".cl-go"))?.focus({ preventScroll: true });
+    } catch (error) {
+      note.textContent = `This did not work: ${error instanceof Error ? error.message : error}. Try again.`;
+    }
+    button.removeAttribute("aria-disabled");
+  };
+  const button = goButton("Train a model here", begin);
+  const start = document.createElement("div");
+  start.className = "cl-start";
+  start.append(button, note);
+  element.append(start);
+  if (!mayStart()) return;
+  element.classList.add("cl-auto");
+  whenSeen(element, { rootMargin: "300px" }, begin);
+}
+
+for (const element of document.querySelectorAll("circuit-birth[data-later]")) later(/** @type {HTMLElement} */ (element));

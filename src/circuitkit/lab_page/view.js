@@ -5,6 +5,7 @@ import { openCloseup } from "./closeup.js";
 import { h, percent, signed, spoken, thousands, visible } from "./dom.js";
 import { arcs, mainSource, mark, thumbnail, tone, wires } from "./draw.js";
 import { buildFrame } from "./frame.js";
+import { Guess } from "./guess.js";
 import { allNames, headName, INPUTS, parseCut, parseGate } from "./names.js";
 import { gatesPanel, neuronsPanel } from "./neurons.js";
 import { guessTable, partsPanel, pythonPanel, scorePanel, word, wordsPanel } from "./panels.js";
@@ -42,6 +43,7 @@ export class View {
     this.id = (/** @type {string} */ name) => `cl-${number}-${name}`;
     this.home = element.dataset.home !== undefined;
     this.frame = buildFrame(this.id, this.acts(), this.home);
+    this.guess = new Guess(element, () => this.opened());
     /** @type {Reply | null} */
     this.ready = null; // the reply whose tokens and heads are on the page
     /** @type {Map<string, HTMLElement>} */
@@ -61,6 +63,22 @@ export class View {
     for (const part of this.alone ? [this.frame.presetRow, this.frame.modelField] : element.dataset.given !== undefined ? [this.frame.fileField] : []) part.hidden = true;
     /** @type {import("./interface.js").OwnModel | null} */
     this.listed = null; // the model whose rows can be chosen
+  }
+
+  /** What the measured wires add, unless the page holds it back. */
+  effects() {
+    return this.guess.holds("wires") ? {} : this.session.effects;
+  }
+
+  /** The reader has made her guess: show what was closed. */
+  opened() {
+    const had = this.frame.hint.contains(document.activeElement);
+    this.controls();
+    if (had) this.frame.circuit.focus({ preventScroll: true });
+    if (!this.ready || this.ready !== this.session.reply) return;
+    this.picture();
+    this.list();
+    this.open(this.session.asked);
   }
 
   resized() {
@@ -205,6 +223,7 @@ export class View {
   /** A state is asked for: show it, and that its reply is not here yet. */
   begin() {
     this.frame.root.setAttribute("aria-busy", "true");
+    this.guess.see(this.session.state.cuts);
     this.controls();
   }
 
@@ -264,7 +283,7 @@ export class View {
     const preset = this.session.preset();
     this.frame.presets.forEach((button) => button.setAttribute("aria-pressed", String(button.dataset.preset === preset?.id)));
     const patches = byHand("Click a head's switch or a wire: it takes the values that it has in the second text.");
-    this.frame.hint.replaceChildren(...(this.patching() ? [patches] : preset ? this.task(preset) : []));
+    this.frame.hint.replaceChildren(...(this.patching() ? [patches] : this.guess.held ? this.guess.task() : preset ? this.task(preset) : []));
     if (document.activeElement !== this.frame.text || !this.session.typing) this.frame.text.value = state.text;
     this.showOwn(state.model === OWN ? this.session.own : null);
     this.frame.model.value = state.model;
@@ -571,11 +590,12 @@ export class View {
   /** Everything that depends on how wide the page is. */
   picture() {
     const { reply } = this.session;
-    if (!reply || this.ready !== reply || !this.frame.root.isConnected) return;
+    if (!reply || this.ready !== reply || !this.frame.root.clientWidth) return; // out of the page, or closed
+    const drawn = this.guess.holds("parts") ? { ...reply, parts: { before: [], after: [] } } : reply;
     // First everything that is measured, so that the page is laid out once.
     const middles = [...this.frame.chips.children].map((chip) => (chip instanceof HTMLElement ? chip.offsetLeft + chip.offsetWidth / 2 : 0));
     const wide = this.frame.chips.scrollWidth;
-    wires({ box: this.frame.circuit, wires: this.frame.svg, cards: this.cards }, reply, this.session.effects, this.session.state.cuts, this.session.marked(), (name) => this.session.toggle(name), (name) => this.point(name));
+    wires({ box: this.frame.circuit, wires: this.frame.svg, cards: this.cards }, drawn, this.effects(), this.session.state.cuts, this.session.marked(), (name) => this.session.toggle(name), (name) => this.point(name));
     for (const svg of [this.frame.above, this.frame.below]) {
       svg.setAttribute("width", String(wide));
       svg.setAttribute("height", "66");
@@ -603,6 +623,7 @@ export class View {
 
   /** The effect of a wire, as far as it is measured. @param {string} name */
   effect(name) {
+    if (name.includes(">") && this.guess.holds("wires")) return undefined;
     return this.session.effects[name] ?? this.session.wires[name];
   }
 
@@ -659,7 +680,7 @@ export class View {
       const cut = this.patching() ? "patched from the second text" : "cut";
       this.frame.wireList.replaceChildren(
         h("p", { class: "cl-heading" }, this.patching() ? "Wires to patch" : "Wires to cut"),
-        h("p", {}, "The number is how far the logit of ", word(target), ` falls when the wire is ${cut}, in the model as it is now${cuts.some(wire) ? `; for a wire that is ${this.patching() ? "patched" : "cut"} already, how far it rises when this is taken back` : ""}.`),
+        this.guess.holds("wires") ? this.guess.note("How much each wire matters is shown") : h("p", {}, "The number is how far the logit of ", word(target), ` falls when the wire is ${cut}, in the model as it is now${cuts.some(wire) ? `; for a wire that is ${this.patching() ? "patched" : "cut"} already, how far it rises when this is taken back` : ""}.`),
         h("div", { class: "cl-strong" }, shown.map((name) => this.cutButton(name, name, "strong"))),
         few ? "" : folded,
       );
@@ -693,7 +714,8 @@ export class View {
     let made = [];
     /** @type {((asked: number, going: () => boolean, shown: () => void) => Promise<void>) | null} */
     let fill = null;
-    if (state.tab === "parts") made = partsPanel(reply, state.cuts.length > 0);
+    if (this.guess.holds(state.tab)) made = [this.guess.note("This panel opens")];
+    else if (state.tab === "parts") made = partsPanel(reply, state.cuts.length > 0);
     else if (state.tab === "neurons") ({ made, fill } = neuronsPanel(this.session, reply, (name, label, kind) => this.cutButton(name, label, kind)));
     else if (state.tab === "gates") {
       const setting = { ...this.session.setting(), at: reply.at, answer: reply.answer.id };

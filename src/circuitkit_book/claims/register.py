@@ -90,6 +90,8 @@ class Claim:
     """What these models or parts are."""
     null_by: str = ""
     """The function that recomputes `null`: `nulls.f` is `f` in `circuitkit_book/claims/nulls.py`."""
+    lab: dict[str, str] | None = None
+    """The state of the lab that shows it: `text`, `model`, and what else an address of the lab may name (`state.js`)."""
 
 
 def parse(text: str) -> list[Claim]:
