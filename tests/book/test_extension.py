@@ -113,12 +113,16 @@ def test_a_comment_says_what_opens_the_panels_of_a_lab(until, opened):
     assert found["task"] == "Cut it."
     assert found["panels"] == ["wires", "score"]
     assert found | opened == found
+    assert lab.held("task: Cut it.\ntext: Mr. D", PAGE)["text"] == "Mr. D"
 
 
 @pytest.mark.parametrize(
     ("comment", "message"),
     [
-        ("task: Cut it.\nclosed: wires", "expected task, or task, closed, until"),
+        (
+            "task: Cut it.\nclosed: wires",
+            "expected task, perhaps text, and perhaps closed and until",
+        ),
         ("closed: wires", "expected task"),
         ("task: Cut it.\nclosed: wire\nuntil: 3 wires", "no panel 'wire'"),
         ("task: Cut it.\nclosed: wires\nuntil: 9 tries", "nothing opens a lab `until: 9 tries`"),

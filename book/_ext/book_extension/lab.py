@@ -12,7 +12,7 @@ has made a guess:
 
 `closed` names panels: `wires` (their widths and their list), `parts`, `score`, `words`, `neurons`, `gates`. `until` is a number of wires or heads that
 she has cut or switched off, or `answer TITLE` or `prediction NUMBER`: an exercise or a prediction of the page. Without the two lines,
-nothing is closed.
+nothing is closed. A line `text: ...` behind `task` takes the place of the text of the preset.
 """
 
 import base64
@@ -98,14 +98,16 @@ def held(comment: str, page: str) -> dict:
     """What a comment says about the lab in front of it, as `guess.js` reads it."""
     lines = [line.partition(":") for line in comment.split("\n")]
     said = {key.strip(): value.strip() for key, _, value in lines}
-    if list(said) not in (["task"], ["task", "closed", "until"]):
+    first = [key for key in ("task", "text") if key in said]
+    if "task" not in said or list(said) not in (first, [*first, "closed", "until"]):
         raise ValueError(
-            f"{page}: the task of a lab has the lines {list(said)}; expected task, or task, closed, until"
+            f"{page}: the task of a lab has the lines {list(said)}; expected task, perhaps text, and perhaps closed and until"
         )
     panels = [panel for panel in said.get("closed", "").split(", ") if panel]
     if unknown := [panel for panel in panels if panel not in PANELS]:
         raise ValueError(f"{page}: the lab has no panel {unknown[0]!r}; expected some of {PANELS}")
-    return {"task": said["task"], "panels": panels} | opened_by(said.get("until", ""), page)
+    told = {key: said[key] for key in first}
+    return told | {"panels": panels} | opened_by(said.get("until", ""), page)
 
 
 def opened_by(until: str, page: str) -> dict:

@@ -8,6 +8,7 @@ import { byHand } from "./reasons.js";
  * What a page says about its lab.
  * @typedef {object} Held
  * @property {string} task  what the reader is asked to do
+ * @property {string} [text]  in place of that of the preset
  * @property {string[]} panels  what is closed: "wires", or the name of a tab
  * @property {number} [cuts]  so many heads or wires, one after the other or at once, open it
  * @property {string} [key]  or an answer on the page does, which is kept under this key

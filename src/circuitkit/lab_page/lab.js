@@ -23,7 +23,8 @@ export async function open(element, address) {
   const { steps } = await window.circuitLab.need("text");
   const preset = PRESETS.find(({ id }) => id === element.dataset.preset) ?? PRESETS[0];
   const asked = fromAddress(address, steps);
-  const state = asked ?? fromPreset(preset);
+  const { text = preset.text } = JSON.parse(element.dataset.held ?? "{}"); // of the page
+  const state = asked ?? { ...fromPreset(preset), text };
   const unread = address && !asked ? "The link could not be read, so the lab starts from the preset" : asked && left(address, asked) ? "A part of the link could not be read" : "";
   const known = labs.get(element);
   if (known) {
