@@ -111,7 +111,7 @@
     // The text after the exercise gives the answer, so it waits for it.
     const text = [];
     for (let next = box.nextElementSibling; next && !next.matches("section, .ck-predict"); next = next.nextElementSibling)
-      if (!next.matches(".tag_solution")) text.push(next);
+      if (!next.matches(".tag_solution, details")) text.push(next); // nor questions of their own
     const waiting = document.createElement("button");
     waiting.type = "button";
     waiting.className = "ck-link";
