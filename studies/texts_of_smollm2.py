@@ -65,7 +65,7 @@ French: {FRENCH}
 French: La petite fille lit un livre, et le jeune homme boit un café.
 """,
 }
-"""The poem is from the first stanza of Poe, "The Raven" (1845); its last line is shorter there. The other texts are ours."""
+"""The poem is four lines of the first stanza of Poe, "The Raven" (1845). The other texts are ours."""
 
 
 def token_losses(model, rows: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ def test_pictures_on_a_phone_stay_large_enough_to_read(open_page, site, name):
 def test_home_page_shows_the_narrow_picture_on_a_phone(open_page, site):
     page = open_page(f"{site}/book/intro.html").page
     picture = page.locator("article img.ck-picture").first
-    assert picture.evaluate("image => image.currentSrc").endswith("lab-phone.png")
+    assert picture.evaluate("image => image.currentSrc").endswith("home-phone.png")
 
 
 def test_paper_is_light_when_the_screen_is_dark(open_page, site):

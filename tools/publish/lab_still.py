@@ -12,7 +12,12 @@ from tools.publish.browser import installed_chromium
 
 ROOT = Path(__file__).resolve().parents[2]
 HTML = Path(os.environ.get("CIRCUITKIT_HTML", ROOT / "_build/html"))
-PICTURES = {"lab.png": 900, "lab-phone.png": 390}
+PICTURES = {
+    "lab.png": ("lab", 900),
+    "lab-phone.png": ("lab", 390),
+    "home.png": ("intro", 900),
+    "home-phone.png": ("intro", 390),
+}
 BIRTH = "birth.png"
 READY = ".cl-lab[data-drawn]:not([aria-busy])"
 
@@ -27,9 +32,9 @@ def main() -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=installed_chromium())
         looks = {"device_scale_factor": 2, "color_scheme": "light"}
-        for name, width in PICTURES.items():
+        for name, (page_name, width) in PICTURES.items():
             page = browser.new_page(viewport={"width": width, "height": 1200}, **looks)
-            page.goto(page_files[0].as_uri())
+            page.goto((HTML / f"book/{page_name}.html").as_uri())
             page.get_by_role("button", name="Start the model").click()
             page.wait_for_selector(READY, timeout=60_000)
             page.add_style_tag(content=".cl-circuit .cl-mark { display: none }")

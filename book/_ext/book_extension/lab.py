@@ -132,15 +132,23 @@ def opened_by(until: str, page: str) -> dict:
     )
 
 
-def still(static: str) -> str:
-    """The circuit of the first preset as a picture: what a page shows before the lab starts, and on paper."""
+STILLS = {
+    "dursley": ("lab", "Mr. Dursley had a neighbour who disliked Mr. D"),
+    "name": ("home", "The house belonged to Mr. Dorling. Nobody had seen Mr. D"),
+}
+"""The pictures of the circuit of a preset, without the end of their names, and its text."""
+
+
+def still(static: str, preset: str) -> str:
+    """The circuit of a preset as a picture: what a page shows before the lab starts, and on paper."""
+    name, text = STILLS[preset]
     alt = (
-        "The circuit that predicts the next token of 'Mr. Dursley had a neighbour who disliked Mr. D': grey bands for "
+        f"The circuit that predicts the next token of '{text}': grey bands for "
         "the residual stream, four heads in each of two layers, and wires between them. The thickest wire leads from L0H1 to "
         "L1H3.K."
     )
-    narrow = f'srcset="{static}lab-phone.png"{size(STATIC / "lab-phone.png")}'
-    image = f'<img class="ck-picture dark-light" src="{static}lab.png" alt="{alt}">'
+    narrow = f'srcset="{static}{name}-phone.png"{size(STATIC / f"{name}-phone.png")}'
+    image = f'<img class="ck-picture dark-light" src="{static}{name}.png" alt="{alt}">'
     picture = f'<picture><source media="(max-width: 600px)" {narrow}>{image}</picture>'
     return f'<figure class="cl-still"><div class="cl-poster">{picture}</div></figure>'
 
@@ -171,8 +179,8 @@ def fill(app, docname, source) -> None:
         if found[1] == BIRTH:
             own = app.builder.get_relative_uri(docname, BORN) or "born-in-your-tab.html"
             return f"```{{raw}} html\n{element(BIRTH, own, inside=born(static))}\n```"
-        pictured = found[1] == "dursley"
-        inside = still(static) if pictured else ""
+        pictured = found[1] in STILLS
+        inside = still(static, found[1]) if pictured else ""
         flags = ["data-auto"] * pictured + ["data-home"] * (docname == HOME)
         lab = element(found[1], page, inside=inside, linked=docname == PAGE, flags=flags)
         return f"```{{raw}} html\n{lab}\n```"

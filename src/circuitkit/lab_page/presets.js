@@ -21,6 +21,18 @@ export const PRESETS = [
     "other": "Mr. Hursley had a neighbour who disliked Mr. D"
   },
   {
+    "id": "name",
+    "name": "Mr. Dorling",
+    "model": "two-layer",
+    "text": "The house belonged to Mr. Dorling. Nobody had seen Mr. D",
+    "head": "L1H3",
+    "tab": "parts",
+    "step": 24000,
+    "cut": "L0H1->L1H3.K",
+    "try": "Click the wire marked with scissors. It carries the output of head L0H1 to the keys (K) of head L1H3.",
+    "then": "Without this wire, L1H3 cannot find the first D and copy the token after it. Click the wire again to reconnect it, and then cut others: which three matter most?"
+  },
+  {
     "id": "nonsense",
     "name": "Repeated nonsense",
     "model": "two-layer",
