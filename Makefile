@@ -12,6 +12,11 @@ PY := $(VENV)/bin/python
 WORKERS ?= 2
 PORT ?= 8000
 HTML := _build/html
+ifeq ($(SOLUTIONS),no) # pages that can be given to students, in a folder of their own
+OUTPUT := _build/without-solutions
+HTML := $(OUTPUT)/_build/html
+export SOLUTIONS
+endif
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -90,11 +95,11 @@ firefox: ## Firefox, for one weekly test
 # --- the book --------------------------------------------------------------------------------------------------------
 $(HTML)/.stamp-book: $(BOOK_SOURCES) $(MARK)
 	@$(PY) -c "from importlib.metadata import version; version('jupyter-book')[0] == '1' or exit('The book needs jupyter-book 1: version 2 would rename _config.yml and _toc.yml.')"
-	rm -rf $(HTML) _build/.doctrees # incremental builds keep pages that an extension or a style would change
-	PYTHONPATH=. $(PY) $(VENV)/bin/jupyter-book build . --quiet -n -W --keep-going
+	rm -rf $(HTML) $(dir $(HTML)).doctrees # incremental builds keep pages that an extension or a style would change
+	PYTHONPATH=. $(PY) $(VENV)/bin/jupyter-book build . --quiet -n -W --keep-going $(OUTPUT:%=--path-output %)
 	@touch $@
 
-book: $(HTML)/.stamp-book ## the rendered book; prints where it is
+book: $(HTML)/.stamp-book ## the rendered book; prints where it is (SOLUTIONS=no: without the solutions of the exercises)
 	@echo "The book: $(CURDIR)/$(HTML)/index.html"
 
 serve: book ## the book on http://localhost:8000 (PORT=...)

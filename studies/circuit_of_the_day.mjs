@@ -1,4 +1,5 @@
 // How often five ways to play win the circuit of the day: node studies/circuit_of_the_day.mjs 2026-11-28 365
+// The same for models made from other texts, one in each line of a file: node studies/circuit_of_the_day.mjs texts.txt
 // Every day is played by the page's own rules (`puzzle.js`). The policies:
 //   random    cuts one of the wires or answers "no circuit", each at most once, all alike; 20 games a day
 //   hedged    cuts six random wires and then answers "no circuit"; 20 games a day
@@ -7,12 +8,14 @@
 //             their keys and then their values off each head of layer 0 that attends one token back; the last square is for "no circuit"
 //   informed  uses what is on the screen: the text, the patterns and what cuts do to them and to the prediction
 // One line for each policy: the share of days won, by kind of day, and the mean number of squares of won games.
+import { readFileSync } from "node:fs";
 import { wireName } from "../src/circuitkit/lab_page/planted.js";
 import { Puzzle, SQUARES } from "../src/circuitkit/lab_page/puzzle.js";
 import { Stream } from "../src/circuitkit/lab_page/random.js";
 
 const [from, count] = process.argv.slice(2);
-if (!(Number(count) > 0)) throw new Error("give the first day and how many, such as: node studies/circuit_of_the_day.mjs 2026-11-28 365");
+const isFile = from?.endsWith(".txt");
+if (!isFile && !(Number(count) > 0)) throw new Error("give the first day and how many, such as 2026-11-28 365, or a file of texts that ends in .txt");
 const GAMES = 20;
 const NONE = "no circuit";
 const WIRES = Array.from({ length: 48 }, (_, i) => wireName(i));
@@ -92,7 +95,9 @@ function informed(puzzle) {
   while (!puzzle.over) puzzle.claim();
 }
 
-const days = Array.from({ length: Number(count) }, (_, i) => new Puzzle(new Date(Date.parse(from) + i * 86_400_000).toISOString().slice(0, 10)));
+const dates = () => Array.from({ length: Number(count) }, (_, i) => new Date(Date.parse(from) + i * 86_400_000).toISOString().slice(0, 10));
+const texts = isFile ? readFileSync(from, "utf8").trimEnd().split("\n") : dates();
+const days = texts.map((text) => new Puzzle(text));
 const kinds = ["simple", "redundant", "empty"];
 const sizes = days.map(({ answers }) => Math.min(4, ...answers.map((set) => set.length)));
 console.log(`days ${days.length}: ${kinds.map((kind) => `${kind} ${days.filter(({ planted }) => planted.kind === kind).length}`).join(", ")}`);

@@ -15,6 +15,7 @@ MODULES += [
     "one_line",
     "search",
     "what_works",
+    "without_solutions",
 ]
 
 

@@ -10,6 +10,8 @@ from docutils import nodes
 from sphinx import addnodes
 from tools.publish.home import home
 
+from .without_solutions import LEFT_OUT
+
 CAPTION = re.compile(r"(Figure|Table) \d+\.")
 NUMBER = re.compile(r"\s*(?:[−+-]?\d[\d,.]*(?:e[+-]?\d+)?\s?%?|NaN|inf|)\s*")
 QUESTION = re.compile(r"Question\.")
@@ -127,7 +129,8 @@ def buttons(env, source: Path):
         )
         copy += nodes.inline("", "Download to work on")
         box += nodes.paragraph("", "", copy)
-    links.append(f'<a class="ck-button" href="{notebook}" download>{words}</a>')
+    if not (is_exercises and LEFT_OUT):
+        links.append(f'<a class="ck-button" href="{notebook}" download>{words}</a>')
     if f"{folder}/exercises" in env.found_docs and not is_exercises:
         links.append('<a class="ck-button" href="exercises.html">Exercises</a>')
     if number := checks(source):

@@ -6,7 +6,7 @@ every case, its hint is shown. Otherwise the message states what differs.
 
 import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from circuitkit_book.exercises import answers
 from circuitkit_book.exercises.answers import Attempt
-from circuitkit_book.exercises.exercise import Case, Exercise, Misfit, close
+from circuitkit_book.exercises.exercise import SEED, Case, Exercise, Misfit, close
 from circuitkit_book.exercises.reader_file import keep
 
 
@@ -59,7 +59,7 @@ def wrapped(text: str) -> str:
 
 
 def check(exercise: Exercise, answer: Any) -> Result:
-    """Try an answer on all cases of an exercise.
+    """Try an answer on all cases of an exercise, and write it to the reader's file if it is right.
 
     Parameters
     ----------
@@ -70,6 +70,14 @@ def check(exercise: Exercise, answer: Any) -> Result:
     -------
     What a reader is told, with the accepted answer if it is right.
     """
+    result = judge(exercise, answer)
+    if not result:
+        return result
+    return replace(result, message=result.message + keep(exercise, result.answer))
+
+
+def judge(exercise: Exercise, answer: Any, seed: int = SEED) -> Result:
+    """Try an answer on all cases that a seed gives, as `check` does. No file is written."""
     if isinstance(answer, Result):
         answer = answer.answer
     title = f"Ex {exercise.number}, {exercise.title}"
@@ -79,7 +87,7 @@ def check(exercise: Exercise, answer: Any) -> Result:
         text = f"The answer is of type {type(answer).__name__}. Give the function, not its result."
         return Result(title, False, f"{title}: not yet.\n{text}", answer=answer)
     attempts, expected = [], []
-    for number, case in enumerate(exercise.all_cases()):
+    for number, case in enumerate(exercise.all_cases(seed)):
         trial = answers.attempt(exercise, answer, case, silent=number > 0)
         if trial.is_missing:
             text = "No answer yet. The function returns nothing."
@@ -92,7 +100,7 @@ def check(exercise: Exercise, answer: Any) -> Result:
     if problem:
         text = f"{title}: not yet.\n{problem}\nRead again: {place(exercise.section)}"
         return Result(title, False, text, mistake=mistake, answer=answer)
-    text = f"{title}: right, on all {len(attempts)} cases.{keep(exercise, answer)}"
+    text = f"{title}: right, on all {len(attempts)} cases."
     return Result(title, True, text, answer=answer, accepted=answers.accepted(exercise, answer))
 
 
