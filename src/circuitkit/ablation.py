@@ -4,16 +4,15 @@
 names means together.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from circuitkit.bridge import Model, undisturbed, versions_of_weights
-from circuitkit.checks import Text, checked, to_tokens
+from circuitkit.checks import checked
 from circuitkit.cuts import Cuts, all_but, resolve
 from circuitkit.first_use import (
     Verdict,
@@ -26,8 +25,9 @@ from circuitkit.hooks import hooked
 from circuitkit.intervention import CutRun, Replacement
 from circuitkit.names import parse
 from circuitkit.parts import Recording, hooks_to_record
-from circuitkit.reading import converted_neurons
-from circuitkit.runs import Run, Tokens
+from circuitkit.reading import converted_neurons, mask_of
+from circuitkit.rows import Rows, Text, read_rows
+from circuitkit.runs import Run
 
 __all__ = ["Run", "run"]
 Fill = Literal["zero", "mean", "resample"]
@@ -41,7 +41,7 @@ def run(
     *,
     keep: str | Iterable[str] | None = None,
     fill: Fill = "zero",
-    patch: str | Sequence[str] | Int[Tensor, "..."] | Run | None = None,
+    patch: Text | Run | None = None,
     at: Any = None,
 ) -> Run:
     """Run a model with parts ablated, and wires and paths cut, all at once.
@@ -142,7 +142,7 @@ def run(
 
     >>> two = run(model, clean, keep=["L0H1", "L1H3"])
     """
-    tokens = to_tokens(model, tokens).clone()  # the caller may change hers
+    rows = read_rows(model, tokens)
     names = names_of(without)
     if keep is not None:
         names += replaced_besides(model, names_of(keep, "keep"), names)
@@ -151,11 +151,13 @@ def run(
             "fill, patch and at say how values are replaced, and nothing is replaced. "
             "Name what is replaced in without=, such as without='L0H1', or what stays in keep=."
         )
-    replacement = replacement_of(model, tokens, fill, patch, at)
+    replacement = replacement_of(model, rows, fill, patch, at)
     with torch.no_grad():
         cuts = resolve(model, names, everywhere=at is None)
-        result = run_with(model, tokens, cuts, replacement)
-    if bool(result.logits.max().isnan()):  # the largest of numbers with NaN among them is NaN
+        result = run_with(model, rows, cuts, replacement)
+    if bool(
+        rows.select(result.logits).max().isnan()
+    ):  # the largest of numbers with NaN among them is NaN
         raise ValueError(
             "The output of the model holds NaN, so nothing could be read from this run. Look for NaN "
             "among the weights, or in what hooks put in; model.run_with_cache(tokens) shows where it "
@@ -166,7 +168,7 @@ def run(
 
 def replacement_of(
     model: Model,
-    tokens: Tokens,
+    rows: Rows,
     fill: Fill,
     patch: Any,
     at: Any = None,
@@ -174,22 +176,22 @@ def replacement_of(
     """What replaces values, from the arguments of `run`."""
     if patch is not None and fill != "zero":
         raise ValueError("patch takes values from other tokens, so leave out fill.")
-    positions = positions_of(at, tokens.shape[1])
+    positions = rows.places(at)
     if patch is not None:
-        source = run_to_patch_from(model, tokens, patch)
+        source = run_to_patch_from(model, rows, patch)
         return Replacement("patch", source.recording, positions)
     if fill == "zero":
         return Replacement(fill, None, positions)
-    if bool((tokens == tokens[0]).all()):
+    if not rows.is_padded and bool((rows.tokens == rows.tokens[0]).all()):
         raise ValueError(
             f"fill={fill!r} takes values from other rows, and all rows are equal. "
             "Give different rows, or write fill='zero'."
         )
     # the values before any replacement
-    return Replacement(fill, run(model, tokens).recording, positions)
+    return Replacement(fill, run(model, rows).recording, positions, rows)
 
 
-def run_to_patch_from(model: Model, tokens: Tokens, patch: Any) -> "Run":
+def run_to_patch_from(model: Model, rows: Rows, patch: Any) -> "Run":
     """The run that values come from: a given one, or that of given tokens."""
     source = patch if isinstance(patch, Run) else run(model, patch)
     if source.model is not model or source.has_old_weights():
@@ -197,17 +199,17 @@ def run_to_patch_from(model: Model, tokens: Tokens, patch: Any) -> "Run":
             "patch is a run of another model, or of this one before its weights were changed, so "
             "its values mean something else here. Run it again: patch=run(model, other_tokens)."
         )
-    if source.tokens.shape != tokens.shape:
+    if source.lengths.tolist() != rows.lengths.tolist():
         raise ValueError(
-            f"patch must have the shape of tokens, {tuple(tokens.shape)}, "
-            f"not {tuple(source.tokens.shape)}."
+            f"patch must have the shape of tokens, {tuple(rows.tokens.shape)}, and each of its texts must "
+            f"be as long as the one that it replaces. It has the shape {tuple(source.tokens.shape)}."
         )
     return source
 
 
 def run_with(
     model: Model,
-    tokens: Tokens,
+    rows: Rows,
     cuts: Cuts,
     replacement: Replacement,
     recorded: set[str] | None = None,
@@ -220,12 +222,33 @@ def run_with(
     cut_run = CutRun(model, cuts, replacement, recording)
     if recorded is None:
         recorded = hooks_to_record(model, points)
+    mask = mask_of_padding(model, rows)
     with undisturbed(model), hooked(cut_run, points, recorded):
-        logits = model(tokens)
+        logits = rows.blank(model(rows.tokens, **mask))
     if cuts.inputs:
         recording.require_additive(is_checked=True)
-    again = partial(run_with, model, tokens, cuts, replacement)
-    return Run(model, tokens, logits, recording, cuts, again, weights)
+    again = partial(run_with, model, rows, cuts, replacement)
+    return Run(model, rows, logits, recording, cuts, again, weights)
+
+
+def mask_of_padding(model: Model, rows: Rows) -> dict[str, Tensor]:
+    """What keeps a model from reading padding, which only models need that look ahead.
+
+    Some rotations are chosen by the number of positions, that of the longest text. Then a shorter
+    text would not have its own, so such texts are refused.
+    """
+    if not rows.is_padded:
+        return {}
+    config = getattr(model.original_model, "config", None)
+    parameters = getattr(config, "rope_parameters", None) or {}
+    # each kind of layer may have its own
+    kinds = [parameters, *(value for value in parameters.values() if isinstance(value, dict))]
+    if {kind.get("rope_type") for kind in kinds} & {"dynamic", "longrope"}:
+        raise ValueError(
+            "The rotary positions of this model depend on the length of the longest text, so texts of "
+            "different lengths cannot run together. Give texts of one length."
+        )
+    return {"attention_mask": rows.is_text.long()} if mask_of(model) == "full" else {}
 
 
 def require_possible(model: Model, cuts: Cuts, verdict: Verdict) -> None:
@@ -258,16 +281,3 @@ def names_of(names: str | Iterable[str], argument: str = "without") -> list[str]
     if isinstance(names, dict):
         raise TypeError(f"{argument} is a name such as 'L0H1' or a list of names, not {names!r}.")
     return sorted(names, key=str) if isinstance(names, set | frozenset) else list(names)
-
-
-def positions_of(at: Any, n_pos: int) -> tuple[int, ...] | None:
-    """The positions at which values are replaced, if all of them lie in rows of this length."""
-    if at is None:
-        return None
-    is_list = isinstance(at, Sequence) and not isinstance(at, str) and len(at) > 0
-    if not is_list or not all(type(pos) is int and -n_pos <= pos < n_pos for pos in at):
-        raise ValueError(
-            f"at must be positions from 0 to {n_pos - 1}, in a list such as at=[{n_pos - 1}], or "
-            f"negative ones that count from the end, not {at!r}."
-        )
-    return tuple(at)

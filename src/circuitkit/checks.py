@@ -1,4 +1,4 @@
-"""Argument checks that several modules share: annotations at the call, token ids and answers.
+"""Argument checks that several modules share: annotations at the call, and answers.
 
 `checked` compares each argument with its annotation. It is meant for functions that a notebook
 calls. Mistakes that an annotation cannot see are checked in the function that they would break.
@@ -8,14 +8,14 @@ import inspect
 import math
 import re
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 import torch
 from beartype import BeartypeConf, beartype
-from jaxtyping import AbstractArray, Int, TypeCheckError, jaxtyped
+from jaxtyping import AbstractArray, TypeCheckError, jaxtyped
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -30,14 +30,9 @@ __all__ = [
     "require_not_negative",
     "require_positive",
     "to_token",
-    "to_tokens",
 ]
 
 Function = TypeVar("Function", bound=Callable)
-Text = str | Sequence[str] | Int[Tensor, "*batch pos"]
-"""What a model reads: a text, several texts of one length, or token ids."""
-
-
 # an integer is accepted where a number is annotated, as everywhere in Python
 typechecker = beartype(conf=BeartypeConf(is_pep484_tower=True))
 
@@ -106,6 +101,7 @@ TYPES_IN_WORDS = {
     Sequence[str]: "a list of strings",
     Sequence[Sequence]: "a list of rows (for a DataFrame, write .values.tolist())",
     Iterable[str]: "several strings",
+    Mapping[str, Any]: "what a tokenizer returns",
 }
 NUMBERS = {"Int": "integers (torch.int64)", "Float": "real numbers", "Bool": "truth values"}
 
@@ -125,6 +121,8 @@ def description(kind: Any, sizes: dict[str, str]) -> str:
         return f"a tensor of {NUMBERS.get(dtype, dtype)} [{', '.join(axes)}]"
     if get_origin(kind) is Callable:
         return "a function"
+    if get_origin(kind) is Sequence and is_tensor(get_args(kind)[0]):
+        return "a list of such tensors"
     return f"a {kind.__name__}" if isinstance(kind, type) else str(kind)
 
 
@@ -177,71 +175,6 @@ def require_bridge(model: object) -> None:
             f"A TransformerBridge is needed, not {shown(model)}. Load a model with "
             "load_model('two-layer'), or with TransformerBridge.boot_transformers."
         )
-
-
-def to_tokens(model: "Model", text: Text) -> Int[Tensor, "batch pos"]:
-    """Token ids with a batch axis, from a text, several texts of one length, or token ids.
-
-    Parameters
-    ----------
-    model : a `TransformerBridge`; its tokenizer reads the text
-    text : a string, a list of strings, or token ids `[pos]` or `[batch, pos]`
-
-    Raises
-    ------
-    ValueError : for texts of several lengths, more tokens than the model reads, ids outside the
-        vocabulary, and no tokens at all, or none but those that the tokenizer adds
-    TypeError : for anything else than text and token ids
-
-    Notes
-    -----
-    Source: this book.
-    """
-    require_bridge(model)
-    require_plain("to_tokens was given ", text)
-    rows: Any = [text] if isinstance(text, str) else text
-    is_text = isinstance(rows, Sequence) and all(isinstance(row, str) for row in rows)
-    tokens: Any = ids_of_texts(model, rows) if is_text and rows else text
-    is_ids = isinstance(tokens, Tensor) and tokens.dtype in (torch.int64, torch.int32)
-    if not is_ids or tokens.ndim not in (1, 2):
-        raise TypeError(
-            f"A text or token ids [batch, pos] are needed, not {shown(text)}. "
-            "Write a string, or token ids of torch.int64 such as torch.tensor([[5, 7, 5]])."
-        )
-    tokens = torch.atleast_2d(tokens).to(model.W_E.device)
-    if tokens.numel() == 0:
-        raise ValueError("There are no tokens. Give a text or token ids [batch, pos].")
-    if tokens.shape[1] > model.cfg.n_ctx:
-        raise ValueError(
-            f"The input has {tokens.shape[1]} tokens, and this model reads at most "
-            f"{model.cfg.n_ctx}. Shorten it: tokens[:, :{model.cfg.n_ctx}]."
-        )
-    lowest, highest = int(tokens.min()), int(tokens.max())
-    if lowest < 0 or highest >= model.cfg.d_vocab:
-        raise ValueError(
-            f"The token ids range from {lowest} to {highest}, but this model has the tokens "
-            f"0 to {model.cfg.d_vocab - 1}. Use the model's own tokenizer: model.to_tokens(text)."
-        )
-    return tokens
-
-
-def ids_of_texts(model: "Model", texts: Sequence[str]) -> Int[Tensor, "batch pos"]:
-    """The token ids of texts of one length."""
-    require_tokenizer(model)
-    for text in texts:
-        if not model.tokenizer(text, add_special_tokens=False)["input_ids"]:
-            raise ValueError(
-                f"The text {text!r} has no tokens of its own, so there is nothing to read. Give a "
-                "text, or the id of the opening token alone: torch.tensor([[0]])."
-            )
-    rows = [model.to_tokens(text, truncate=False)[0] for text in texts]
-    lengths = sorted({len(row) for row in rows})
-    if len(lengths) > 1:
-        raise ValueError(
-            f"The texts have different numbers of tokens, {lengths[0]} to {lengths[-1]}. "
-            "Give texts of one length, or one text at a time."
-        )
-    return torch.stack(rows)
 
 
 def require_tokenizer(model: "Model") -> None:

@@ -14,7 +14,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from joblib import Parallel, delayed
 from joblib.parallel import get_active_backend
 from torch import Tensor
@@ -22,15 +22,7 @@ from tqdm import tqdm
 
 from circuitkit.ablation import Fill, names_of, replacement_of, run, run_with
 from circuitkit.bridge import Model
-from circuitkit.checks import (
-    Text,
-    checked,
-    require_at_least,
-    require_bridge,
-    require_finite,
-    shown,
-    to_tokens,
-)
+from circuitkit.checks import checked, require_at_least, require_bridge, require_finite, shown
 from circuitkit.cuts import covers, resolve
 from circuitkit.intervention import Replacement
 from circuitkit.names import Side, join, parse, unknown
@@ -45,6 +37,9 @@ from circuitkit.parts import (
 from circuitkit.reading import attention_layers, converted_neurons, neurons_of
 from circuitkit.rows import (
     Repeated,
+    Rows,
+    Text,
+    read_rows,
     require_repeating,
     require_two_positions,
     second_pass,
@@ -145,48 +140,47 @@ def measure_without(
     names: Sequence[str],
     replacement: Replacement,
     measure: Measure,
-    rows: Int[Tensor, "batch pos"] | Repeated,
+    repeated: Repeated | None,
 ) -> Float[Tensor, " row"]:
     """The measure on each row after names have been replaced; `base` is the untouched run."""
     if not names:
-        return measured(base, measure, rows)
+        return measured(base, measure, repeated)
     cuts = resolve(base.model, names)
     with torch.no_grad():
-        return measured(run_with(base.model, base.tokens, cuts, replacement), measure, rows)
+        return measured(run_with(base.model, base.rows, cuts, replacement), measure, repeated)
 
 
-def measured(
-    result: Run, measure: Measure, rows: Int[Tensor, "batch pos"] | Repeated
-) -> Float[Tensor, " row"]:
-    """A measure on each row of a run."""
-    logits, tokens = result.logits, result.tokens
+def measured(result: Run, measure: Measure, repeated: Repeated | None) -> Float[Tensor, " row"]:
+    """A measure on each row of a run; on the second pass of repeated rows."""
+    logits, rows = result.logits, result.rows
     if not isinstance(measure, str):
         value = measure(result)
-        is_row = isinstance(value, Tensor) and value.shape == (len(tokens),)
+        is_row = isinstance(value, Tensor) and value.shape == (len(logits),)
         if not is_row or value.is_complex() or not bool(torch.isfinite(value.detach()).all()):
+            padding = " Logits are NaN at padding, where a text has ended." * rows.is_padded
             raise ValueError(
-                f"measure returned {shown(value)}. It must return {len(tokens)} finite numbers, one "
-                "for each row, such as lambda run: run.logits[:, -1, 5]."
+                f"measure returned {shown(value)}. It must return {len(logits)} finite numbers, one "
+                f"for each row, such as lambda run: run.last_logits[:, 5].{padding}"
             )
         return value if value.is_floating_point() else value.to(logits.dtype)
-    require_finite(logits, "The output of the model")
-    if isinstance(rows, Repeated):
-        loss, accuracy = second_pass(logits, rows)
+    require_finite(rows.select(logits), "The output of the model")
+    if repeated is not None:
+        loss, accuracy = second_pass(logits, repeated)
         return loss if measure == "loss" else accuracy
     if measure == "loss":
-        return token_losses(logits, tokens).mean(1)
-    is_right = logits[:, :-1].argmax(-1) == tokens[:, 1:]
-    return is_right.to(logits.dtype).mean(1)
+        return rows.means(token_losses(logits, rows.tokens))
+    is_right = logits[:, :-1].argmax(-1) == rows.tokens[:, 1:]
+    return rows.means(is_right.to(logits.dtype))
 
 
 @checked
 def effect(
     model: Model,
-    tokens: Text | Repeated,
+    tokens: Text,
     without: str | Iterable[str],
     *,
     fill: Fill = "zero",
-    patch: str | Sequence[str] | Int[Tensor, "..."] | Run | None = None,
+    patch: Text | Run | None = None,
     measure: Measure = "loss",
     draws: int = 20,
     seed: int = 0,
@@ -196,12 +190,12 @@ def effect(
     Parameters
     ----------
     model : a `TransformerBridge`
-    tokens : a text, texts of one length, token ids `[batch, pos]`, or `Repeated` rows
+    tokens : a text, a list of texts of any lengths, token ids `[batch, pos]`, or `Repeated` rows
     without : what is replaced, all at once
     fill, patch : by what, as in `run`: by zero, by values of the untouched model on the other rows, or
         by its values on the tokens of `patch`
     measure : `"loss"` in nats or `"accuracy"`, on the second pass of `Repeated` rows, otherwise on all
-        positions; or a function of the `Run` that returns one number for each row
+        tokens of each text; or a function of the `Run` that returns one number for each row
     draws : how many controls are drawn, of names of the same kind in the same layers; fewer if there
         are not as many. The controls of a wire or a path may have another writer and another reader.
         A name that another one covers has no controls.
@@ -231,17 +225,18 @@ def effect(
     True
     """
     require_at_least(0, draws=draws)
-    rows = rows_on_device(model, tokens, measure)
+    rows, repeated = rows_to_measure(model, tokens, measure)
     given = list(dict.fromkeys(join(*parse(name)) for name in names_of(without)))
     if not given:
         raise ValueError("Name what is replaced in without=, such as without='L0H1'.")
-    base = run(model, rows.tokens if isinstance(rows, Repeated) else rows)
-    replacement = replacement_of(model, base.tokens, fill, patch)
+    base = run(model, rows)
+    replacement = replacement_of(model, rows, fill, patch)
     chains = [parse(name) for name in given]
     alone = [join(*chain) for chain in chains if not any(covers(other, chain) for other in chains)]
     sets = [given, *random_controls(model, alone, draws, seed)]
     jobs = [
-        delayed(measure_without)(base, names, replacement, measure, rows) for names in [[], *sets]
+        delayed(measure_without)(base, names, replacement, measure, repeated)
+        for names in [[], *sets]
     ]
     # threads would add their hooks to the same model
     backend, _ = get_active_backend()
@@ -256,17 +251,15 @@ def effect(
     return Effect(f"without {what} ({how})", label, names, torch.stack(list(values)))
 
 
-def rows_on_device(
-    model: Model, tokens: Any, measure: Measure
-) -> Int[Tensor, "batch pos"] | Repeated:
-    """Rows on the model's device: repeated ones, or token ids from a text."""
+def rows_to_measure(model: Model, tokens: Text, measure: Measure) -> tuple[Rows, Repeated | None]:
+    """What a tool reads; and the repeated rows, if it was given such, because they have two passes."""
+    rows = read_rows(model, tokens)
     if isinstance(tokens, Repeated):
         require_repeating(tokens)
-        return tokens._replace(tokens=to_tokens(model, tokens.tokens))
-    rows = to_tokens(model, tokens)
+        return rows, tokens
     if isinstance(measure, str):
         require_two_positions(rows)
-    return rows
+    return rows, None
 
 
 # Random controls
@@ -392,10 +385,10 @@ class WithOffset(Replacement):
 @torch.enable_grad()
 def attribution(
     model: Model,
-    tokens: Text | Repeated,
+    tokens: Text,
     *,
     fill: Fill = "zero",
-    patch: str | Sequence[str] | Int[Tensor, "..."] | Run | None = None,
+    patch: Text | Run | None = None,
     measure: Literal["loss"] | Callable[[Run], Tensor] = "loss",
     neurons: bool = False,
 ) -> Table:
@@ -404,7 +397,7 @@ def attribution(
     Parameters
     ----------
     model : a `TransformerBridge`
-    tokens : a text, texts of one length, token ids `[batch, pos]`, or `Repeated` rows
+    tokens : a text, a list of texts of any lengths, token ids `[batch, pos]`, or `Repeated` rows
     fill, patch, measure : as in `effect`; the measure must be differentiable
     neurons : whether the neurons of all MLPs follow the heads; the z of a neuron is its activation,
         times the other branch in a gated MLP
@@ -431,12 +424,12 @@ def attribution(
     >>> attribution(ck.load_model("two-layer"), torch.arange(12).view(2, 6)).values.shape
     torch.Size([8])
     """
-    rows = rows_on_device(model, tokens, measure)
+    rows, repeated = rows_to_measure(model, tokens, measure)
     heads = head_names(model)
     if not heads:
         raise ValueError("This model has no attention heads, so there is nothing to attribute to.")
-    base = run(model, rows.tokens if isinstance(rows, Repeated) else rows)
-    replacement = replacement_of(model, base.tokens, fill, patch)
+    base = run(model, rows)
+    replacement = replacement_of(model, rows, fill, patch)
     # the slope by an offset of zero is the slope by z, also where weights have no gradient
     offsets = Recording(model, base.recording.hook_names)
     sites = []  # a layer, how its z is read, and the offset of this z
@@ -450,8 +443,8 @@ def attribution(
             offset = neuron_offset(base.recording, offsets, layer)
             sites.append((layer, Recording.neurons_z, offset))
             names += [str(name) for name in neurons_in(model, layer)]
-    result = run_with(model, base.tokens, resolve(model, names), WithOffset("offset", offsets))
-    mean = measured(result, measure, rows).mean()
+    result = run_with(model, rows, resolve(model, names), WithOffset("offset", offsets))
+    mean = measured(result, measure, repeated).mean()
     slopes: Any = [None]
     if mean.requires_grad:
         leaves = [offset for _, _, offset in sites]

@@ -9,16 +9,19 @@ from torch import Tensor
 
 from circuitkit.ablation import run
 from circuitkit.bridge import Model
-from circuitkit.checks import Text, checked, require_finite, to_tokens
+from circuitkit.checks import checked, require_finite
 from circuitkit.first_use import require_unembedding_of_stream
 from circuitkit.heads import in_full_precision
 from circuitkit.parts import head_names, n_heads
 from circuitkit.residual import behind_layer, unembedding_matrix
 from circuitkit.rows import (
     Repeated,
+    Rows,
+    Text,
     after_occurrences,
     default_rows,
     earlier_occurrences,
+    read_rows,
     repeated_tokens,
     require_repeating,
     second_pass,
@@ -38,7 +41,7 @@ Names = str | Sequence[str]
 
 
 @checked
-def scores(model: Model, tokens: Repeated | Text | None = None, *, without: Names = ()) -> Table:
+def scores(model: Model, tokens: Text | None = None, *, without: Names = ()) -> Table:
     r"""Compute four scores of every head on rows in which tokens recur.
 
     * prefix matching: mean attention from a token that occurred before to the positions *after* its
@@ -52,8 +55,8 @@ def scores(model: Model, tokens: Repeated | Text | None = None, *, without: Name
     Parameters
     ----------
     model : a `TransformerBridge`
-    tokens : rows from `repeated_tokens`, a text, or token ids `[batch, pos]`. If it is None: eight
-        rows of a random span of 64 tokens that comes twice, behind the tokenizer's opening token if
+    tokens : rows from `repeated_tokens`, a text, a list of texts of any lengths, or token ids
+        `[batch, pos]`. If it is None: eight rows of a random span of 64 tokens that comes twice, behind the tokenizer's opening token if
         there is one (a shorter span if the context or the vocabulary is too small)
     without : parts, wires and paths that are cut, see `circuitkit.run`
 
@@ -92,24 +95,24 @@ def scores(model: Model, tokens: Repeated | Text | None = None, *, without: Name
     >>> round(table["L1H0", "prefix matching"], 3)
     1.0
     """
-    if tokens is None:
-        tokens = default_rows(model)
-    tokens = to_tokens(model, tokens.tokens if isinstance(tokens, Repeated) else tokens)
-    same, after = earlier_occurrences(tokens), after_occurrences(tokens)
+    rows = read_rows(model, default_rows(model) if tokens is None else tokens)
+    at_text = rows.is_text[:, :, None]
+    same = earlier_occurrences(rows.tokens) & at_text
+    after = after_occurrences(rows.tokens) & at_text
     if not bool(same.any()):
         raise ValueError(
             "No token recurs in these rows, so there is nothing to match. "
             "Use repeated_tokens(...), or longer text."
         )
-    done = run(model, tokens, without=without)
-    require_finite(done.logits, "The output of the model")
+    done = run(model, rows, without=without)
+    require_finite(rows.select(done.logits), "The output of the model")
     columns, sources = [], after.any(1)
     unembed = centred_unembedding(done, sources)
     for layer in range(len(model.blocks)):
         if n_heads(model, layer):
             pattern = done.recording.patterns(layer)  # [batch, head, dst, src]
             copying = copying_scores(done, layer, sources, unembed)
-            columns.append(torch.stack([*attention_scores(pattern, same, after), copying], dim=1))
+            columns.append(torch.stack([*attention_scores(pattern, same, after, rows), copying], 1))
     if not columns:
         raise ValueError(
             "This model has no attention heads, so there is nothing to score. Give a model with "
@@ -120,7 +123,7 @@ def scores(model: Model, tokens: Repeated | Text | None = None, *, without: Name
 
 
 def attention_scores(
-    pattern: Float[Tensor, "batch head dst src"], same: Tensor, after: Tensor
+    pattern: Float[Tensor, "batch head dst src"], same: Tensor, after: Tensor, rows: Rows
 ) -> list[Float[Tensor, " head"]]:
     """Compute prefix matching, previous token and duplicate token of the heads of a layer.
 
@@ -130,7 +133,8 @@ def attention_scores(
     n_recurring = same.any(-1).sum()
     prefix_matching = torch.einsum("bhds,bds->h", pattern, after.to(pattern)) / n_recurring
     duplicate_token = torch.einsum("bhds,bds->h", pattern, same.to(pattern)) / n_recurring
-    previous_token = pattern.diagonal(-1, -2, -1).mean((0, 2))
+    to_previous = pattern.diagonal(-1, -2, -1).transpose(1, 2)  # [batch, dst - 1, head]
+    previous_token = to_previous[rows.is_text[:, 1:]].mean(0)
     return [prefix_matching, previous_token, duplicate_token]
 
 
@@ -228,7 +232,7 @@ def induction_loss(
     """
     rows = default_rows(model) if rows is None else rows
     require_repeating(rows)
-    logits = run(model, to_tokens(model, rows.tokens), without=without).logits
+    logits = run(model, rows, without=without).logits
     require_finite(logits, "The output of the model")
     span = slice(rows.start, rows.start + rows.period)
     first = float(token_losses(logits[:, span], rows.tokens[:, span]).mean())

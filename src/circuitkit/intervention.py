@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
@@ -29,6 +29,7 @@ from circuitkit.cuts import WHOLE_INPUT, Chain, Chains, ChainsBySide, Cuts, side
 from circuitkit.names import Name
 from circuitkit.parts import Recording, n_heads, norm_before, step_of
 from circuitkit.reading import converted_neurons, neuron_rows
+from circuitkit.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,13 @@ class Replacement:
         where the last row stands before the first one; or `"patch"`, the same row of it
     source : the recording of the other run; None for `"zero"`
     positions : at which positions values are replaced; None for all
+    rows : what the other run read, for `"mean"` and `"resample"`
     """
 
     fill: str
     source: Recording | None = None
-    positions: tuple[int, ...] | None = None
+    positions: Bool[Tensor, "batch pos"] | None = None
+    rows: Rows | None = None
 
     def __call__(self, now: Tensor, value_in: Callable[[Recording], Tensor]) -> Tensor:
         """What replaces a value.
@@ -56,16 +59,28 @@ class Replacement:
         value_in : a function that reads the same value from the recording of another run
         """
         new = torch.zeros_like(now) if self.source is None else value_in(self.source)
-        if self.fill == "mean":
-            # transformers takes a view of what a mixture of experts returns
-            new = new.mean(0, keepdim=True).expand_as(now).contiguous()
-        elif self.fill == "resample":
-            new = new.roll(1, 0)
+        if self.rows is not None:
+            new = from_other_rows(self.fill, self.rows, new, now)
         if self.positions is None:
             return new
-        result = now.clone()
-        result[:, list(self.positions)] = new[:, list(self.positions)]
-        return result
+        return torch.where(self.positions.view(*now.shape[:2], *[1] * (now.ndim - 2)), new, now)
+
+
+def from_other_rows(
+    fill: str, rows: Rows, values: Float[Tensor, "row _ *any"], now: Float[Tensor, "batch pos *any"]
+) -> Float[Tensor, "batch pos *any"]:
+    """The mean over rows, position by position, or the values of the row before.
+
+    The positions of texts of different lengths do not correspond. So their mean is that over all
+    tokens, and a row that is longer than the one before takes its values from the beginning again.
+    """
+    if fill == "mean":
+        mean = rows.select(values).mean(0) if rows.is_padded else values.mean(0, keepdim=True)
+        # transformers takes a view of what a mixture of experts returns
+        return mean.expand_as(now).contiguous()
+    places = torch.arange(values.shape[1], device=values.device) % rows.lengths[:, None]
+    index = places.view(*places.shape, *[1] * (values.ndim - 2)).expand_as(values)
+    return values.roll(1, 0).gather(1, index.roll(1, 0))
 
 
 def mlp_output(

@@ -25,7 +25,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from circuitkit.ablation import run, run_with
 from circuitkit.bridge import copy_model, norms_close_layers, own_hooks_only, submodules
-from circuitkit.checks import checked, require_bridge, require_finite, to_tokens
+from circuitkit.checks import checked, require_bridge, require_finite
 from circuitkit.conversion.convert import FoundMLP, find_mlp, is_mixture
 from circuitkit.conversion.neurons import bias_of
 from circuitkit.cuts import resolve
@@ -41,6 +41,7 @@ from circuitkit.norms import FrozenNorm
 from circuitkit.parts import Recording, head_names, neurons_in, norm_before
 from circuitkit.reading import attention_layers, layer_heads
 from circuitkit.residual import why
+from circuitkit.rows import Rows, Text, is_list_of, read_rows
 
 __all__ = ["Lab", "lab"]
 
@@ -124,7 +125,7 @@ class Lab:
 @checked
 def lab(
     model: TransformerBridge,
-    text: str | Sequence[str] | Int[Tensor, "..."],
+    text: Text,
     *,
     title: str = "",
 ) -> Lab:
@@ -171,11 +172,9 @@ def lab(
     require_bridge(model)
     n_weights = sum(weight.numel() for weight in model.original_model.parameters())
     require_at_most(NUMBERS, n_weights, "weights")
-    is_one = isinstance(text, str | Tensor)
-    if not is_one and not text:
-        raise ValueError("The list of texts is empty. Give at least one text.")
+    texts = read_rows(model, text)
     rows = [
-        row[None].cpu() for one in ([text] if is_one else text) for row in to_tokens(model, one)
+        row[None, :length].cpu() for row, length in zip(texts.tokens, texts.lengths, strict=True)
     ]
     require_at_most(TEXTS, len(rows), "texts")
     require_at_most(POSITIONS, max(row.shape[1] for row in rows), "tokens in a text")
@@ -185,13 +184,17 @@ def lab(
     checks = list(compared(twin, [*rows, *random_rows(twin)][:3], rows))
     for number, check in enumerate(checks):
         tensors[f"check.{number}"] = check.pop("logits")
-    was, now = (torch.cat([run(one, row).logits[0].cpu() for row in rows]) for one in (model, twin))
+    was, now = (
+        torch.cat([run(one, [row]).logits[0].cpu() for row in rows]) for one in (model, twin)
+    )
     rounding = float((was - now).abs().max()), float(now.abs().max())
-    shares = why(twin, rows[0], int(now[rows[0].shape[1] - 1].argmax())) if head_names(twin) else {}
+    shares = (
+        why(twin, [rows[0]], int(now[rows[0].shape[1] - 1].argmax())) if head_names(twin) else {}
+    )
     title = title or Path(model.cfg.model_name or type(model.original_model).__name__).name
     card |= {"title": title, "rows": [row[0].tolist() for row in rows], "checks": checks}
     card |= tokens_of(model) | {"rounding": rounding}
-    if "bpe" in card and not isinstance(text, Tensor):
+    if "bpe" in card and (isinstance(text, str) or is_list_of(text, str)):
         card["texts"] = [text] if isinstance(text, str) else list(text)
     require_at_most(NUMBERS, sum(tensor.numel() for tensor in tensors.values()), "weights")
     weights = save(tensors, {"lab": json.dumps(card, allow_nan=False)})
@@ -266,8 +269,8 @@ def mlps_of(model: TransformerBridge) -> dict[int, FoundMLP]:
 def rounded_copy(model: TransformerBridge, row: Int[Tensor, "row pos"]) -> TransformerBridge:
     """A copy on the processor, in float64, whose weights are those that the file holds."""
     with own_hooks_only(model):
-        twin, plain = copy_model(model), run(model, row).logits
-    if not torch.allclose(run(model, row).logits, plain, rtol=1e-3, atol=1e-3):
+        twin, plain = copy_model(model), run(model, [row]).logits
+    if not torch.allclose(run(model, [row]).logits, plain, rtol=1e-3, atol=1e-3):
         raise refused("a hook changes what it computes; model.reset_hooks(True) removes it")
     with torch.no_grad():
         for weight in {*twin.parameters(), *twin.original_model.parameters()}:
@@ -360,7 +363,7 @@ def positions_of(model: TransformerBridge, n_ctx: int) -> Float[Tensor, "pos d_m
     """What the model adds to the stream at each position, which may be zero."""
     # Not only one token: the row of a padding token is zero, whatever the model multiplies it by.
     tokens = torch.linspace(0, len(model.W_E) - 1, n_ctx).long()
-    recording = run(model, tokens[None]).recording
+    recording = run(model, [tokens]).recording
     embedded, added = (recording.start_output(Name(kind))[0] for kind in ("embed", "pos"))
     if not torch.allclose(embedded, model.W_E[tokens], rtol=1e-5, atol=1e-7):
         raise refused("its stream does not begin with the rows of W_E")
@@ -423,15 +426,15 @@ def compared(
     model: TransformerBridge, rows: Sequence[Tensor], texts: Sequence[Tensor]
 ) -> Iterator[dict[str, Any]]:
     """Logits of some rows, each without cuts and with some, for the page to compare."""
-    recordings = tuple(run(model, row).recording for row in texts)
-    average = Average("mean", recordings[0], None, recordings)
+    recordings = tuple(run(model, [row]).recording for row in texts)
+    average = Average("mean", recordings[0], sources=recordings)
     choose = random.Random(0)
     for row, fill in zip(rows, (Replacement("zero"), average, average), strict=True):
         every = -(-row.shape[1] * len(model.W_E) // CHECKED)
         neurons = [str(name) for layer in mlps_of(model) for name in neurons_in(model, layer)]
         kinds = [head_names(model), *(wires(model, side) for side in SIDES), neurons]
         for names in ([], [choose.choice(names) for names in kinds if names]):
-            logits = run_with(model, row, resolve(model, names), fill).logits
+            logits = run_with(model, Rows.of(row), resolve(model, names), fill).logits
             yield {
                 "ids": row[0].tolist(),
                 "cuts": names,

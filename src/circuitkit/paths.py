@@ -15,14 +15,15 @@ from torch import Tensor
 
 from circuitkit.ablation import run
 from circuitkit.bridge import Model, norms_close_layers
-from circuitkit.checks import Text, checked, require_at_least, to_tokens
+from circuitkit.checks import checked, require_at_least
 from circuitkit.first_use import require_sum_of_logits
 from circuitkit.heads import Heads, norm_divisor, require_scores
-from circuitkit.names import Side, parse, unknown
+from circuitkit.names import Name, Side, parse, unknown
 from circuitkit.norms import FrozenNorm
 from circuitkit.parts import biases_at_end, head_names, is_part, parts_of
 from circuitkit.reading import attention_layers, heads_of, require_attention_head
-from circuitkit.residual import require_one_text, require_position, require_sum
+from circuitkit.residual import require_one_text, require_sum
+from circuitkit.rows import Text, read_rows
 from circuitkit.runs import Run
 from circuitkit.tables import Table
 
@@ -121,11 +122,12 @@ class PathLogits(Mapping):
         names = [names] if isinstance(names, str) else names
         if len(set(names)) < len(names):
             raise ValueError("A path is named twice. Name each path once, because logits add up.")
+        rows = self.run.rows
         if isinstance(at, int):
-            at = require_position(at, self.run.tokens, "at")
+            rows.index(at, "at")
         self.run.require_same_weights()
         model, norm = self.run.model, self.run.recording.final_norm()
-        stream = torch.zeros_like(self.run.stream("unembed"))
+        stream = torch.zeros_like(self.run.recording.stream(Name("unembed")))
         for name in names:
             if name not in self.paths:
                 raise unknown("path", name, self.paths)
@@ -134,7 +136,9 @@ class PathLogits(Mapping):
             stream = norm.apply(stream)
             if BIAS in names:
                 stream = stream + norm.bias
-        logits = stream[:, at] @ model.W_U.detach().to(stream)
+        stream = rows.blank(stream)
+        chosen = rows.pick(stream, at) if isinstance(at, int) else stream[:, at]
+        logits = chosen @ model.W_U.detach().to(stream)
         return logits + model.b_U.detach() if BIAS in names else logits
 
 
@@ -145,7 +149,7 @@ def path_logits(model: Model, tokens: Text, *, max_order: int | None = None) -> 
     Parameters
     ----------
     model : a `TransformerBridge` whose logits are not capped
-    tokens : a text, or token ids `[pos]` or `[batch, pos]`
+    tokens : a text, a list of texts of any lengths, or token ids `[pos]` or `[batch, pos]`
     max_order : the largest number of heads on a path; longer paths are summed in `"rest"`
 
     Returns
@@ -173,12 +177,12 @@ def path_logits(model: Model, tokens: Text, *, max_order: int | None = None) -> 
     >>> path_logits(ck.load_model("two-layer"), "The house belonged to Mr. Dorling.")
     PathLogits of 25 paths
     """
-    tokens = to_tokens(model, tokens)
+    rows = read_rows(model, tokens)
     require_sum_of_logits(model)
     n_layers = len(model.blocks)
     max_order = n_layers if max_order is None else max_order
     require_at_least(0, max_order=max_order)
-    model_run = run(model, tokens)
+    model_run = run(model, rows)
     paths = PathLogits(model_run, expand(model_run, max_order))
     require_sum(paths.sum()[None], model_run.logits, "logit")
     return paths
@@ -200,7 +204,7 @@ class FrozenAttention:
         heads = heads_of(model_run.model, names)
         # half precision is too coarse for sums over many paths
         heads = heads.to(torch.promote_types(heads.W_Q.dtype, torch.float32))
-        pattern = torch.stack([model_run.pattern(name) for name in names], dim=1).to(heads.W_Q)
+        pattern = model_run.recording.patterns(layer).to(heads.W_Q)
         before, behind = (frozen_norm(model_run, layer, norm) for norm in ("ln1", "ln1_post"))
         return cls(heads, pattern, before, behind)
 
@@ -229,7 +233,8 @@ def frozen_norm(model_run: Run, layer: int, norm: str) -> FrozenNorm | None:
 @torch.no_grad()
 def expand(model_run: Run, max_order: int) -> dict[str, Path]:
     """All paths through at most `max_order` heads, in the order of how many heads they pass."""
-    parts = [(parse(name)[0], stream) for name, stream in model_run.parts().items()]
+    step, names = model_run.parts_before("unembed", neurons=False)
+    parts = [(name, model_run.recording.share(name, step)) for name in names]
     direct = sum(stream for part, stream in parts if part.layer is None)
     paths = {DIRECT: Path(0, torch.as_tensor(direct))}
     whole, bias = paths[DIRECT].z, torch.zeros_like(paths[DIRECT].z)
@@ -339,9 +344,9 @@ def score_decomposition(model: Model, tokens: Text, head: str, dst: int, src: in
     >>> table.axes["query"][:3], len(table.axes["key"])
     (('embed', 'pos', 'L0H0'), 7)
     """
-    tokens = to_tokens(model, tokens)
-    require_one_text(tokens)
-    dst, src = require_position(dst, tokens, "dst"), require_position(src, tokens, "src")
+    rows = read_rows(model, tokens)
+    require_one_text(rows)
+    dst, src = int(rows.index(dst, "dst")), int(rows.index(src, "src"))
     require_attention_head(model, head)
     attention_head = heads_of(model, head)
     require_scores(attention_head)
@@ -350,7 +355,7 @@ def score_decomposition(model: Model, tokens: Text, head: str, dst: int, src: in
             f"The source {src} comes after the destination {dst}, and this head only looks back. "
             "Choose src <= dst."
         )
-    model_run = run(model, tokens)
+    model_run = run(model, rows)
     parts = model_run.parts(before=head)
     require_sum(torch.stack(list(parts.values())), model_run.stream(head), "stream")
     queries = side_of_parts(model_run, parts, head, "Q", dst)

@@ -4,6 +4,7 @@ A part writes to the stream and later parts read from it, so the weights of a wr
 can be multiplied without running the model: these products are the virtual weights.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from transformer_lens import FactoredMatrix
 
 from circuitkit.ablation import run
 from circuitkit.bridge import Model, norms_close_layers, submodules
-from circuitkit.checks import Text, checked, require_bridge, require_finite, to_token, to_tokens
+from circuitkit.checks import checked, require_bridge, require_finite, to_token
 from circuitkit.first_use import (
     factor_of,
     require_norms_before_layers,
@@ -36,6 +37,7 @@ from circuitkit.parts import (
     step_of,
 )
 from circuitkit.reading import converted_neurons
+from circuitkit.rows import Rows, Text, on_device_of, read_rows, to_ids
 from circuitkit.tables import Table
 
 __all__ = [
@@ -44,8 +46,7 @@ __all__ = [
     "virtual_weights",
     "why",
 ]
-Answer = int | np.integer | str | Int[Tensor, "..."]
-OneAnswer = int | np.integer | str | Int[Tensor, ""]
+Answer = int | np.integer | str | Sequence[int | str] | Int[Tensor, "..."]
 
 
 # The stream as a sum
@@ -58,12 +59,12 @@ def decompose(model: Model, tokens: Text) -> Table:
     Parameters
     ----------
     model : a `TransformerBridge`
-    tokens : a text, or token ids `[pos]` or `[batch, pos]`
+    tokens : a text, a list of texts of any lengths, or token ids `[pos]` or `[batch, pos]`
 
     Returns
     -------
     A `Table` of `[part, batch, pos, d_model]`, which sums over the parts to the stream before the
-    last norm. The parts are the embeddings, each head, the output bias of each layer that has one
+    last norm; NaN at padding. The parts are the embeddings, each head, the output bias of each layer that has one
     (also if it is zero, so that all checkpoints of a model have the same parts), and each MLP.
     There is one exception: the shipped attention-only models and those of `handmade.bridge_of` count
     as models without biases, so there a bias is a part only if its value is not zero. A converted MLP
@@ -87,7 +88,7 @@ def decompose(model: Model, tokens: Text) -> Table:
     >>> split.names[:3], split["L0H1"].shape[-1]
     (('embed', 'pos', 'L0H0'), 160)
     """
-    model_run = run(model, to_tokens(model, tokens))
+    model_run = run(model, tokens)
     parts = model_run.parts()
     values = torch.stack(list(parts.values()))
     require_sum(values, model_run.stream(), "stream")
@@ -99,14 +100,15 @@ def require_sum(
     shares: Float[Tensor, "part *batch any"], whole: Float[Tensor, "*batch any"], what: str
 ) -> None:
     """Raise a `ValueError` unless shares add up, up to rounding, to what a run has computed."""
-    total, size = shares.sum(0), shares.abs().sum(0).amax(-1, keepdim=True)
-    if bool(total.isnan().any()):
+    total, is_text = shares.sum(0), ~whole.isnan()
+    size = shares.abs().sum(0).nan_to_num().amax(-1, keepdim=True)
+    if bool((total.isnan() & is_text).any()):
         raise ValueError(
             f"The parts of the {what} are not numbers (NaN). Look for NaN among the model's weights."
         )
     # rounding errors of many layers add up, most of all in half precision
     tolerance = max(1e-3, torch.finfo(whole.dtype).eps ** 0.5)
-    excess = (total - whole).abs() - tolerance * size
+    excess = ((total - whole).abs() - tolerance * size).where(is_text, 0)
     if excess.max() > 0:
         place = excess.argmax()
         raise ValueError(
@@ -164,17 +166,17 @@ def logit_attribution(
     Parameters
     ----------
     model : a `TransformerBridge` whose logits are not capped
-    tokens : a text, or token ids `[pos]` or `[batch, pos]`
-    answer : a token id or a string that is one token; or an id for each position, with the shape
-        of `tokens`
+    tokens : a text, a list of texts of any lengths, or token ids `[pos]` or `[batch, pos]`
+    answer : a token id or a string that is one token; a list with one for each text; or an id for each
+        position, with the shape of `tokens`
     versus : what is subtracted: the logit of another answer, given in the same ways, or with
         `"mean"` the mean over the vocabulary; nothing if it is None
     neurons : whether each neuron of an MLP, converted or not, is a part of its own
 
     Returns
     -------
-    A `Table` of `[part, batch, pos]` in logits, which sums over the parts to the model's logit. The
-    entries `"norm bias"` and `"unembed bias"` follow if the model has these biases.
+    A `Table` of `[part, batch, pos]` in logits, which sums over the parts to the model's logit. It is
+    NaN at padding. The entries `"norm bias"` and `"unembed bias"` follow if the model has these biases.
 
     Raises
     ------
@@ -196,13 +198,13 @@ def logit_attribution(
     >>> shares["L0H1"].shape
     torch.Size([1, 3])
     """
-    tokens = to_tokens(model, tokens)
+    rows = read_rows(model, tokens)
     require_sum_of_logits(model)
-    require_no_autocast(tokens)
-    weights = answer_weights(model, tokens, answer, versus)
+    require_no_autocast(rows.tokens)
+    weights = answer_weights(model, rows, answer, versus)
     used = weights.flatten(0, -2).any(0)  # of a single answer, one column: half a forward pass less
     direction = weights[..., used] @ model.W_U.detach()[:, used].mT
-    model_run = run(model, tokens)
+    model_run = run(model, rows)
     norm = model_run.recording.final_norm()
     read = direction
     if norm is not None:
@@ -210,56 +212,64 @@ def logit_attribution(
     shares = model_run.contributions(read.to(direction), neurons=neurons)
     norm_has_bias, unembedding_has_bias = biases_at_end(model)
     if norm is not None and (norm_has_bias or norm.bias.any()):
-        shares["norm bias"] = direction @ norm.bias
+        shares["norm bias"] = rows.blank(direction @ norm.bias)
     if unembedding_has_bias:
-        shares["unembed bias"] = weights @ model.b_U.detach()
+        shares["unembed bias"] = rows.blank(weights @ model.b_U.detach())
     values = torch.stack(list(shares.values()))
     require_sum(values, (weights * model_run.logits).sum(-1), "logit")
     return Table(values, {"part": tuple(shares)}, "logit")
 
 
 def answer_weights(
-    model: Model, tokens: Tensor, answer: Answer, versus: Answer | None
+    model: Model, rows: Rows, answer: Answer, versus: Answer | None
 ) -> Float[Tensor, "batch pos d_vocab"]:
     """The numbers whose product with all logits is the logit of the answer minus the other one."""
     d_vocab = model.W_U.shape[1]
-    weights = one_hot(answer_ids(model, tokens, answer), d_vocab).to(model.W_U)
+    weights = one_hot(answer_ids(model, rows, answer), d_vocab).to(model.W_U)
     if versus is None:
         return weights
     if versus == "mean":
         return weights - 1 / d_vocab
-    return weights - one_hot(answer_ids(model, tokens, versus), d_vocab)
+    return weights - one_hot(answer_ids(model, rows, versus), d_vocab)
 
 
-def answer_ids(model: Model, tokens: Tensor, answer: Answer) -> Int[Tensor, "batch pos"]:
+def answer_ids(model: Model, rows: Rows, answer: Answer) -> Int[Tensor, "batch pos"]:
     """The token whose logit is taken at each position."""
-    if isinstance(answer, np.integer) or (isinstance(answer, Tensor) and answer.ndim == 0):
-        answer = int(answer)
-    if not isinstance(answer, Tensor):
+    if isinstance(answer, Tensor) and answer.ndim > 0:
+        ids = on_device_of(model, Rows.of(to_ids(answer))).tokens
+    else:
+        answers = (
+            [answer] if isinstance(answer, str) or not isinstance(answer, Sequence) else answer
+        )
         try:
-            return torch.full_like(tokens, to_token(model, answer))
+            ids = torch.tensor([to_token(model, one_answer(one)) for one in answers])
         except ValueError as problem:
             raise ValueError(
                 f"{problem} An answer is the id or the text of one token, and versus can be "
                 "'mean' as well."
             ) from None
-    ids = to_tokens(model, answer)
-    if ids.shape != tokens.shape:
+        ids = ids.to(rows.tokens.device)[:, None].expand(-1, rows.tokens.shape[1])
+    if ids.shape != rows.tokens.shape and len(ids) != 1:
         raise ValueError(
-            f"The answers have the shape {tuple(answer.shape)}, and the tokens have the shape "
-            f"{tuple(tokens.shape)}. Give one answer (a token id or a string), or an id for each "
-            "position."
+            f"The answers have the shape {tuple(ids.shape)}, and the tokens have the shape "
+            f"{tuple(rows.tokens.shape)}. Give one answer (a token id or a string), a list with one for "
+            "each text, or an id for each position."
         )
-    return ids
+    return ids.expand(rows.tokens.shape)
+
+
+def one_answer(answer: Any) -> Any:
+    """A string, or an id as a number of Python."""
+    return int(answer) if isinstance(answer, Tensor | np.integer) else answer
 
 
 @checked
 def why(
     model: Model,
     text: Text,
-    answer: OneAnswer,
+    answer: Answer,
     *,
-    versus: OneAnswer | None = "mean",
+    versus: Answer | None = "mean",
     position: int = -1,
     neurons: bool = False,
 ) -> Table:
@@ -268,19 +278,19 @@ def why(
     Parameters
     ----------
     model : a `TransformerBridge` whose logits are not capped
-    text : a text, or the token ids of one text
-    answer : the next token: an id, or a string that is one token
+    text : a text, a list of texts of any lengths, or token ids `[pos]` or `[batch, pos]`
+    answer : the next token: an id, or a string that is one token; or one for each text
     versus : what is subtracted: by default the mean of all logits; another answer, or None
-    position : where the answer is predicted; the last position by default
+    position : where the answer is predicted; the last position of each text by default
     neurons : whether each neuron of an MLP, converted or not, is a part of its own
 
     Returns
     -------
-    A `Table` with one number for each part; `.top(5)` ranks them.
+    A `Table` with one number for each part, `.top(5)` ranks them; of several texts, `[part, text]`.
 
     Raises
     ------
-    ValueError : for several texts, a position outside the text, and as in `logit_attribution`
+    ValueError : for a position outside the text, and as in `logit_attribution`
 
     Notes
     -----
@@ -294,41 +304,28 @@ def why(
     >>> list(why(ck.load_model("two-layer"), text, "or").top(1).names)
     ['L1H3']
     """
-    tokens = to_tokens(model, text)
-    require_one_text(tokens)
-    position = require_position(position, tokens)
-    # an id may be an element of a tensor
-    answer = int(answer) if isinstance(answer, Tensor) else answer
-    versus = int(versus) if isinstance(versus, Tensor) else versus
-    shares = logit_attribution(model, tokens, answer, versus, neurons=neurons)
+    rows = read_rows(model, text)
+    rows.index(position)
+    # an id may be an element of a tensor, and a tensor may have one for each text
+    answer = answer.tolist() if isinstance(answer, Tensor) else answer
+    versus = versus.tolist() if isinstance(versus, Tensor) else versus
+    shares = logit_attribution(model, rows, answer, versus, neurons=neurons)
     title = f"logit of {answer!r}"
     if versus == "mean":
         title += " minus the mean logit"
     elif versus is not None:
         title += f" minus that of {versus!r}"
-    return Table(shares.values[:, 0, position], shares.axes, title)
+    values = torch.stack([rows.pick(share, position) for share in shares.values])
+    return Table(values if len(rows.tokens) > 1 else values[:, 0], shares.axes, title)
 
 
-def require_one_text(tokens: Int[Tensor, "batch pos"]) -> None:
+def require_one_text(rows: Rows) -> None:
     """Raise a `ValueError` for a batch of several texts."""
-    if len(tokens) != 1:
+    if len(rows.tokens) != 1:
         raise ValueError(
-            f"One text is needed, and these are {len(tokens)} rows of tokens. "
+            f"One text is needed, and these are {len(rows.tokens)} rows of tokens. "
             "Choose a row, such as tokens[0]."
         )
-
-
-def require_position(
-    position: int, tokens: Int[Tensor, "batch pos"], name: str = "position"
-) -> int:
-    """A position counted from the beginning; a `ValueError` if the text does not have it."""
-    n_positions = tokens.shape[1]
-    if not -n_positions <= position < n_positions:
-        raise ValueError(
-            f"{name}={position} is outside the text, which has {n_positions} tokens. Write a "
-            f"number from 0 to {n_positions - 1}, or -1 for the last position."
-        )
-    return position % n_positions
 
 
 # What weights say about the stream

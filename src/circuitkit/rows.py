@@ -1,20 +1,307 @@
-"""Rows of random tokens in which a span comes twice, to test whether a model uses the first pass.
+"""What a model reads: texts of any lengths as rows of token ids, and rows in which a span repeats.
 
-`repeated_tokens` makes such rows, and `default_rows` makes them to fit a model. The tools for
-induction, `effect` and `attribution` take them as `tokens`. The other functions find the positions
+Every tool reads its texts by `read_rows`. Texts of different lengths become `Rows`, which are padded
+on the right and know how many tokens of each row are text.
+
+`repeated_tokens` makes rows of random tokens in which a span comes twice, to test whether a model uses
+the first pass, and `default_rows` makes them to fit a model. The other functions find the positions
 of earlier occurrences of a token, and measure the loss of each token.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 if TYPE_CHECKING:
     from circuitkit.bridge import Model
 
-from circuitkit.checks import checked, require_at_least, require_bridge
+from circuitkit.checks import (
+    checked,
+    require_at_least,
+    require_bridge,
+    require_plain,
+    require_tokenizer,
+    shown,
+)
+
+# Texts as rows of token ids
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Token ids of one or several texts, padded on the right where a text is shorter than others.
+
+    Parameters
+    ----------
+    tokens : token ids `[batch, pos]`
+    lengths : how many tokens of each row are text `[batch]`; what follows is padding
+
+    Notes
+    -----
+    Source: this book.
+    """
+
+    tokens: Int[Tensor, "batch pos"]
+    lengths: Int[Tensor, " batch"]
+
+    @classmethod
+    def of(cls, tokens: Int[Tensor, "batch pos"]) -> "Rows":
+        """Rows of one length, in which every id is text."""
+        return cls(tokens, torch.full_like(tokens[:, 0], tokens.shape[1]).long())
+
+    @cached_property
+    def is_text(self) -> Bool[Tensor, "batch pos"]:
+        """Which ids are text."""
+        places = torch.arange(self.tokens.shape[1], device=self.tokens.device)
+        return places < self.lengths[:, None]
+
+    @cached_property
+    def is_padded(self) -> bool:
+        """Whether the texts differ in length."""
+        return not bool(self.is_text.all())
+
+    def select(self, values: Shaped[Tensor, "batch pos *any"]) -> Shaped[Tensor, "token *any"]:
+        """The values at all tokens of all texts, one text after the other."""
+        return values[self.is_text] if self.is_padded else values.flatten(0, 1)
+
+    def blank(self, values: Float[Tensor, "batch pos *any"]) -> Float[Tensor, "batch pos *any"]:
+        """The values with NaN at padding, so that no mean takes it in unnoticed."""
+        if not self.is_padded:
+            return values
+        is_text = self.is_text.view(*self.tokens.shape, *[1] * (values.ndim - 2))
+        return torch.where(is_text, values, torch.nan)
+
+    def index(self, position: int, name: str = "position") -> Int[Tensor, " batch"]:
+        """A position of each text, counted from its beginning; -1 is the last token of each."""
+        shortest = int(self.lengths.min())
+        if not -shortest <= position < shortest:
+            of = "shortest text" if self.is_padded else "text"
+            raise ValueError(
+                f"{name}={position} is outside the {of}, which has {shortest} tokens. Write a "
+                f"number from 0 to {shortest - 1}, or -1 for the last position."
+            )
+        return self.lengths * (position < 0) + position
+
+    def pick(
+        self, values: Shaped[Tensor, "batch pos *any"], position: int
+    ) -> Shaped[Tensor, "batch *any"]:
+        """The values at one position of each text."""
+        return values[torch.arange(len(values), device=values.device), self.index(position)]
+
+    def means(self, values: Float[Tensor, "batch next"]) -> Float[Tensor, " batch"]:
+        """The mean of each text over one value for each token that is predicted, its second to last."""
+        if not self.is_padded:
+            return values.mean(1)
+        is_text = self.is_text[:, 1:]
+        return torch.where(is_text, values, 0).sum(1) / is_text.sum(1)
+
+    def places(self, at: Any, name: str = "at") -> Bool[Tensor, "batch pos"] | None:
+        """Where positions are, such as `[3]` or `[-1]`, the last token of each text; None for None."""
+        if at is None:
+            return None
+        shortest = int(self.lengths.min())
+        is_list = isinstance(at, Sequence) and not isinstance(at, str) and len(at) > 0
+        if not is_list or not all(type(pos) is int and -shortest <= pos < shortest for pos in at):
+            of = "of the shortest text, " if self.is_padded else ""
+            raise ValueError(
+                f"{name} must be positions {of}from 0 to {shortest - 1}, in a list such as "
+                f"{name}=[{shortest - 1}], or negative ones that count from the end, not {at!r}."
+            )
+        result = torch.zeros_like(self.is_text)
+        for pos in at:
+            result.scatter_(1, self.index(pos)[:, None].long(), True)
+        return result
+
+
+def read_rows(model: "Model", text: "Text") -> Rows:
+    """Rows of token ids, from whatever a tool takes as its texts.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge`; its tokenizer reads texts
+    text : a string; a list of strings of any lengths; token ids `[pos]` or `[batch, pos]`; a list of
+        token ids `[pos]` of any lengths, in which every id is text; what a tokenizer returns, with
+        padding on any side and its attention mask; or `Repeated`
+
+    Raises
+    ------
+    ValueError : for more tokens than the model reads, ids outside the vocabulary, no tokens at all, or
+        none but those that the tokenizer adds, and for a tensor of ids in which padding is on the left
+        or cannot be told from text
+    TypeError : for anything else
+
+    Notes
+    -----
+    Source: this book.
+    """
+    require_bridge(model)
+    require_plain("to_tokens was given ", text)
+    if isinstance(text, Rows):
+        return on_device_of(model, text)
+    given: Any = text.tokens if isinstance(text, Repeated) else text
+    if isinstance(given, Mapping):
+        given = ids_under_mask(given)
+    elif isinstance(given, str) or is_list_of(given, str):
+        given = ids_of_texts(model, [given] if isinstance(given, str) else given)
+    if is_list_of(given, Tensor):
+        return on_device_of(model, joined([to_ids(row) for row in given], padding_id(model)))
+    if isinstance(given, Sequence) and len(given) == 0:
+        raise ValueError("The list of texts is empty. Give at least one text.")
+    rows = on_device_of(model, Rows.of(to_ids(given).clone()))  # the caller may change hers
+    return rows if isinstance(text, Repeated) else without_padding(model, rows)
+
+
+def is_list_of(value: Any, kind: type) -> bool:
+    """Whether this is a list of at least one value, all of one kind."""
+    is_list = isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0
+    return is_list and all(isinstance(entry, kind) for entry in value)
+
+
+def to_ids(tokens: Any) -> Int[Tensor, "batch pos"]:
+    """Token ids with a batch axis; a `TypeError` for anything else."""
+    is_ids = isinstance(tokens, Tensor) and tokens.dtype in (torch.int64, torch.int32)
+    if not is_ids or tokens.ndim not in (1, 2):
+        raise TypeError(
+            f"A text or token ids [batch, pos] are needed, not {shown(tokens)}. "
+            "Write a string, a list of strings, or token ids of torch.int64 such as "
+            "torch.tensor([[5, 7, 5]])."
+        )
+    if tokens.numel() == 0:
+        raise ValueError("There are no tokens. Give a text or token ids [batch, pos].")
+    return torch.atleast_2d(tokens)
+
+
+def ids_of_texts(model: "Model", texts: Sequence[str]) -> list[Int[Tensor, " pos"]]:
+    """The token ids of each text."""
+    require_tokenizer(model)
+    for text in texts:
+        if not model.tokenizer(text, add_special_tokens=False)["input_ids"]:
+            raise ValueError(
+                f"The text {text!r} has no tokens of its own, so there is nothing to read. Give a "
+                "text, or the id of the opening token alone: torch.tensor([[0]])."
+            )
+    return [model.to_tokens(text, truncate=False)[0] for text in texts]
+
+
+def ids_under_mask(given: Mapping[str, Any]) -> list[Int[Tensor, " pos"]]:
+    """The ids that the attention mask of a tokenizer marks as text."""
+    ids, masks = given.get("input_ids"), given.get("attention_mask")
+    if ids is None or masks is None or len(ids) != len(masks):
+        raise ValueError(
+            "A tokenizer's result needs input_ids and an attention_mask with as many rows, not "
+            f"{', '.join(map(str, given)) or 'nothing'}. Write "
+            "model.tokenizer(texts, padding=True, return_tensors='pt'), or give the texts."
+        )
+    rows = []
+    if torch.as_tensor(ids[0]).ndim == 0:  # of one text
+        ids, masks = [ids], [masks]
+    for row, mask in zip(ids, masks, strict=True):
+        row, is_text = torch.as_tensor(row), torch.as_tensor(mask).bool()
+        begins = is_text & ~torch.nn.functional.pad(is_text, (1, 0))[..., :-1]
+        if row.shape != is_text.shape or int(begins.sum()) != 1:
+            raise ValueError(
+                "In each row of an attention_mask, the ones must be one piece, and as many entries "
+                f"are needed as there are ids. This row is {shown(mask)} for ids {shown(row)}. Give "
+                "the texts themselves, in a list."
+            )
+        rows.append(row[is_text])
+    return rows
+
+
+def joined(texts: Sequence[Int[Tensor, "rows pos"]], padding: int) -> Rows:
+    """Texts as rows, padded on the right."""
+    rows = [row for text in texts for row in text]
+    lengths = torch.tensor([len(row) for row in rows], device=rows[0].device)
+    tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=padding)
+    return Rows(tokens, lengths)
+
+
+def padding_id(model: "Model") -> int:
+    """The id that we pad with: that of the tokenizer, if the model knows it."""
+    padding = getattr(model.tokenizer, "pad_token_id", None)
+    return padding if padding is not None and padding < len(model.W_E) else 0
+
+
+def without_padding(model: "Model", rows: Rows) -> Rows:
+    """Rows that know which of their ids the tokenizer has put there to pad them.
+
+    The token that pads may have another use, such as to end a text. Then nothing in the ids says which
+    of them are text, and rows that end in it are refused.
+    """
+    tokenizer = model.tokenizer
+    padding = getattr(tokenizer, "pad_token_id", None)
+    if padding is None:
+        return rows
+    n_pos = rows.tokens.shape[1]
+    is_padding = rows.tokens == padding
+    n_left, n_right = (side.cumprod(1).sum(1) for side in (is_padding, is_padding.flip(1)))
+    opens = padding == tokenizer.bos_token_id
+    is_ambiguous = opens or padding == tokenizer.eos_token_id
+    is_left = n_left > int(opens)
+    is_right = (n_right > 0) & (n_right < n_pos)
+    is_bad = is_left | (is_right & is_ambiguous)
+    if bool(is_bad.any()):
+        row = int(is_bad.int().argmax())
+        side = "begins" if is_left[row] else "ends"
+        raise ValueError(
+            f"Row {row} {side} with the id {padding}, which pads rows, so it cannot be known what of it "
+            "is text. Give the texts themselves, run(model, ['one text', 'a longer text']), or what the "
+            "tokenizer returns, with its attention_mask. If every id is text, give a list of rows, such as "
+            "list(tokens)."
+        )
+    return rows if is_ambiguous else Rows(rows.tokens, n_pos - n_right)
+
+
+def on_device_of(model: "Model", rows: Rows) -> Rows:
+    """Rows on the device of the model, which must know their ids and read that many."""
+    n_pos = rows.tokens.shape[1]
+    if n_pos > model.cfg.n_ctx:
+        raise ValueError(
+            f"The input has {n_pos} tokens, and this model reads at most "
+            f"{model.cfg.n_ctx}. Shorten it: tokens[:, :{model.cfg.n_ctx}]."
+        )
+    lowest, highest = int(rows.tokens.min()), int(rows.tokens.max())
+    if lowest < 0 or highest >= model.cfg.d_vocab:
+        raise ValueError(
+            f"The token ids range from {lowest} to {highest}, but this model has the tokens "
+            f"0 to {model.cfg.d_vocab - 1}. Use the model's own tokenizer: model.to_tokens(text)."
+        )
+    device = model.W_E.device
+    return Rows(rows.tokens.to(device), rows.lengths.to(device))
+
+
+def to_tokens(model: "Model", text: "Text") -> Int[Tensor, "batch pos"]:
+    """Token ids `[batch, pos]` for a tool that needs texts of one length.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge`
+    text : see `read_rows`
+
+    Raises
+    ------
+    ValueError : for texts of different lengths, and as in `read_rows`
+
+    Notes
+    -----
+    Source: this book.
+    """
+    rows = read_rows(model, text)
+    if rows.is_padded:
+        raise ValueError(
+            f"The texts have different numbers of tokens, {int(rows.lengths.min())} to "
+            f"{int(rows.lengths.max())}, and this function needs texts of one length. Give one text at "
+            "a time, or cut them to one length."
+        )
+    return rows.tokens
+
+
+# Rows in which a span repeats
 
 
 class Repeated(NamedTuple):
@@ -34,6 +321,18 @@ class Repeated(NamedTuple):
     tokens: Int[Tensor, "batch pos"]
     period: int
     start: int
+
+
+Text = (
+    str
+    | Sequence[str]
+    | Int[Tensor, "..."]
+    | Sequence[Int[Tensor, "..."]]
+    | Mapping[str, Any]
+    | Repeated
+    | Rows
+)
+"""What a model reads: a text, texts of any lengths, or token ids; see `read_rows`."""
 
 
 @checked
@@ -244,9 +543,9 @@ def require_repeating(rows: Repeated) -> None:
         )
 
 
-def require_two_positions(tokens: Int[Tensor, "batch pos"]) -> None:
+def require_two_positions(rows: Rows) -> None:
     """Raise a `ValueError` for rows in which no token is predicted."""
-    if tokens.shape[1] < 2:
+    if int(rows.lengths.min()) < 2:
         raise ValueError(
             "Each token is compared with the prediction before it, so every row needs at least two "
             "positions. Give longer rows."

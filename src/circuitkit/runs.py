@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformer_lens import ActivationCache
 
@@ -18,6 +18,7 @@ from circuitkit.first_use import require_norms_before_layers
 from circuitkit.names import Name, parse
 from circuitkit.parts import Recording, norm_before, parts_of, require_part, step_of
 from circuitkit.reading import neurons_of
+from circuitkit.rows import Rows
 
 __all__ = ["Run"]
 
@@ -31,8 +32,8 @@ class Run:
     Parameters
     ----------
     model : the model that ran
-    tokens : what it ran on
-    logits : its logits
+    rows : what it ran on: the token ids, and how many of each row are text
+    logits : its logits; NaN at padding, as in what the methods return
     recording : what its hooks saw, as far as parts are read from them
     cuts : what was ablated
     again : runs the model in the same way once more, and records the hooks with given names
@@ -53,13 +54,17 @@ class Run:
     `logits`                                      is shown             is shown
     ============================================  ===================  ==========================
 
+    Texts of different lengths are padded on the right, so `logits[:, -1]` is the last token of the
+    longest text only. `last_logits` are those at the last token of each text, and `is_text` says which
+    tokens are text; `lengths` counts them.
+
     A run holds its model, and `pickle` cannot save a model of transformer-lens. So save what you
     need of it: `torch.save(run.logits, "logits.pt")`.
     Source: Elhage et al. 2021, the residual stream as a sum.
     """
 
     model: Model
-    tokens: Tokens
+    rows: Rows
     logits: Float[Tensor, "batch pos d_vocab"]
     recording: Recording
     cuts: Cuts
@@ -68,15 +73,36 @@ class Run:
 
     def __repr__(self) -> str:
         batch, pos = self.tokens.shape
-        return f"Run({batch} rows of {pos} tokens, {len(self.model.blocks)} layers)"
+        size = f"{int(self.lengths.min())} to {pos}" if self.rows.is_padded else str(pos)
+        return f"Run({batch} rows of {size} tokens, {len(self.model.blocks)} layers)"
+
+    @property
+    def tokens(self) -> Tokens:
+        """The token ids that the model read, those of padding included."""
+        return self.rows.tokens
+
+    @property
+    def lengths(self) -> Int[Tensor, " batch"]:
+        """How many tokens each text has."""
+        return self.rows.lengths
+
+    @property
+    def is_text(self) -> Bool[Tensor, "batch pos"]:
+        """Which tokens are text; the others are padding."""
+        return self.rows.is_text
+
+    @property
+    def last_logits(self) -> Float[Tensor, "batch d_vocab"]:
+        """The logits at the last token of each text."""
+        return self.rows.pick(self.logits, -1)
 
     def __getattr__(self, name: str) -> Any:
         """Explain what a run has; called only for a name that it does not have."""
         if hasattr(type(self), name):
             return object.__getattribute__(self, name)  # the error of a property itself
         raise AttributeError(
-            f"A Run has no {name!r}. It has model, tokens, logits and cache, and the methods part, "
-            "parts, contributions, stream, read, pattern and z. Its values have no gradients; "
+            f"A Run has no {name!r}. It has model, tokens, lengths, is_text, logits, last_logits and "
+            "cache, and the methods part, parts, contributions, stream, read, pattern and z. Its values have no gradients; "
             "attribution estimates effects from gradients."
         )
 
@@ -100,6 +126,7 @@ class Run:
         Patterns, scores and z are those after all cuts. In a layer in which an input of a head is
         cut, queries, keys and values are left out, such as `blocks.1.attn.hook_k`, because the hook
         shows what they were before the cut. The gates and values of neurons are left out likewise.
+        At padding, the cache holds what the model has computed there.
 
         Raises
         ------
@@ -156,7 +183,7 @@ class Run:
         self.require_same_weights()
         self.recording.require_additive()
         with torch.set_grad_enabled(self.logits.requires_grad):
-            return self.recording.share(part, step)
+            return self.rows.blank(self.recording.share(part, step))
 
     def parts(
         self, before: str = "unembed", neurons: bool = False
@@ -174,7 +201,8 @@ class Run:
         """
         step, names = self.parts_before(before, neurons)
         with torch.set_grad_enabled(self.logits.requires_grad):
-            return {str(name): self.recording.share(name, step) for name in names}
+            shares = {str(name): self.recording.share(name, step) for name in names}
+        return {name: self.rows.blank(share) for name, share in shares.items()}
 
     def parts_before(self, reader: str, neurons: bool) -> tuple[int, list[Name]]:
         """The step of a reader, and the parts that have written before it, in their order."""
@@ -231,7 +259,7 @@ class Run:
                     result[str(name)] = result.get(str(name), 0) + share
                 elif str(name) not in result:  # all neurons of a layer together
                     result |= self.recording.neuron_contributions(name.layer or 0, direction, step)
-        return result
+        return {name: self.rows.blank(share) for name, share in result.items()}
 
     def contributions_in_mlp(
         self, mlp: Name, direction: Float[Tensor, "batch pos d_model"], step: int
@@ -259,7 +287,7 @@ class Run:
         ValueError : for a part that reads nothing: an embedding or a bias
         """
         stream = self.recording.stream(find_reader(self.model, name))
-        return stream.reshape(*self.tokens.shape, -1).clone()
+        return self.rows.blank(stream.reshape(*self.tokens.shape, -1).clone())
 
     def read(self, name: str = "unembed") -> Float[Tensor, "batch pos d_model"]:
         """What a part multiplies its weights with: the stream behind the norm in front of it.
@@ -299,8 +327,8 @@ class Run:
         if part.kind == "N":
             self.require_same_weights()
             with torch.set_grad_enabled(self.logits.requires_grad):
-                return self.recording.neuron_attention(part)
-        return self.recording.patterns(part.layer or 0)[:, part.number]
+                return self.rows.blank(self.recording.neuron_attention(part))
+        return self.rows.blank(self.recording.patterns(part.layer or 0)[:, part.number])
 
     def z(self, name: str) -> Float[Tensor, "batch pos d_head"]:
         """What a head gathered, after all cuts: its pattern times its values, before `W_O`.
@@ -316,7 +344,7 @@ class Run:
         ValueError : for the name of a neuron or of anything else than a head
         """
         part = find_part(self.model, name, ("H",), IS_NO_HEAD)
-        return self.recording.heads_z(part.layer)[:, :, part.number].clone()
+        return self.rows.blank(self.recording.heads_z(part.layer)[:, :, part.number].clone())
 
 
 IS_NO_HEAD = "is no attention head. Write a name such as 'L0H1'."

@@ -3,9 +3,9 @@
 import pandas as pd
 
 from circuitkit.bridge import Model
-from circuitkit.checks import checked, to_tokens
-from circuitkit.paths import BIAS, Text, path_logits
-from circuitkit.rows import require_two_positions, token_losses
+from circuitkit.checks import checked
+from circuitkit.paths import BIAS, path_logits
+from circuitkit.rows import Text, read_rows, require_two_positions, token_losses
 
 __all__ = ["term_importance"]
 
@@ -17,7 +17,8 @@ def term_importance(model: Model, tokens: Text) -> pd.DataFrame:
     Parameters
     ----------
     model : a `TransformerBridge` whose logits are not capped
-    tokens : a text, or token ids `[pos]` or `[batch, pos]`, at least two positions
+    tokens : a text, a list of texts of any lengths, or token ids `[pos]` or `[batch, pos]`, each with at
+        least two positions
 
     Returns
     -------
@@ -42,9 +43,9 @@ def term_importance(model: Model, tokens: Text) -> pd.DataFrame:
     >>> term_importance(ck.load_model("two-layer"), "The house belonged to Mr. Dorling.").shape
     (3, 2)
     """
-    tokens = to_tokens(model, tokens)
-    require_two_positions(tokens)
-    paths = path_logits(model, tokens)
+    read = read_rows(model, tokens)
+    require_two_positions(read)
+    paths = path_logits(model, read)
     everything = paths.sum()
     kept = paths.sum([BIAS] if BIAS in paths else [])
     rows = []
@@ -52,6 +53,9 @@ def term_importance(model: Model, tokens: Text) -> pd.DataFrame:
         names = [name for name, path in paths.paths.items() if path.order == order and name != BIAS]
         of_order = paths.sum(names)
         kept = kept + of_order
-        losses = [token_losses(logits, tokens).mean() for logits in (kept, everything - of_order)]
+        losses = [
+            token_losses(logits, read.tokens)[read.is_text[:, 1:]].mean()
+            for logits in (kept, everything - of_order)
+        ]
         rows.append([loss.item() for loss in losses])
     return pd.DataFrame(rows, pd.RangeIndex(len(rows), name="order"), ["kept", "removed"])

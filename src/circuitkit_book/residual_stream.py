@@ -13,20 +13,20 @@ from transformer_lens.model_bridge.sources import boot_native
 from transformer_lens.model_bridge.sources.native.model import NativeModel
 
 from circuitkit.bridge import Model, submodules
-from circuitkit.checks import checked, require_at_least, require_bridge, shown, to_tokens
+from circuitkit.checks import checked, require_at_least, require_bridge, shown
 from circuitkit.circuits import in_order, require_one_stream
 from circuitkit.heads import Heads, in_full_precision
 from circuitkit.names import Side, parse
 from circuitkit.parts import step_of
 from circuitkit.reading import converted_neurons, heads_of
 from circuitkit.residual import (
-    Text,
     decompose,
     reader_matrix,
     require_products,
     writer_matrix,
     writers_and_readers,
 )
+from circuitkit.rows import Text, read_rows
 from circuitkit.tables import Table
 
 __all__ = [
@@ -53,7 +53,7 @@ def deletion_scores(model: Model, tokens: Text, *, skip: int = 1) -> Table:
     Parameters
     ----------
     model : a `TransformerBridge`
-    tokens : a text, or token ids `[pos]` or `[batch, pos]`
+    tokens : a text, a list of texts of any lengths, or token ids `[pos]` or `[batch, pos]`
     skip : how many positions at the beginning are left out, because heads without a better target
         attend to the first token and write unusually long vectors there
 
@@ -81,14 +81,17 @@ def deletion_scores(model: Model, tokens: Text, *, skip: int = 1) -> Table:
     >>> list(deletion_scores(ck.load_model("two-layer"), text).axes)
     ['later', 'earlier']
     """
-    tokens = to_tokens(model, tokens)
-    if not 0 <= skip < tokens.shape[1]:
+    rows = read_rows(model, tokens)
+    shortest = int(rows.lengths.min())
+    if not 0 <= skip < shortest:
         raise ValueError(
-            f"skip={skip} positions cannot be left out of {tokens.shape[1]}. "
-            f"Write a number from 0 to {tokens.shape[1] - 1}, or give a longer text."
+            f"skip={skip} positions cannot be left out of {shortest}. "
+            f"Write a number from 0 to {shortest - 1}, or give a longer text."
         )
-    split = decompose(model, tokens)
-    outputs = split.values[:, :, skip:].flatten(1)  # [part, everything that it wrote]
+    split = decompose(model, rows)
+    outputs = split.values[:, :, skip:][:, rows.is_text[:, skip:]].flatten(
+        1
+    )  # [part, all it wrote]
     products = outputs @ outputs.mT  # [later, earlier]
     steps = steps_of(model, split.names).to(products.device)
     is_not_later = steps[:, None] <= steps

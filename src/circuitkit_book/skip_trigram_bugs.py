@@ -8,9 +8,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit.bridge import Model
-from circuitkit.checks import checked, require_at_least, to_tokens
+from circuitkit.checks import checked, require_at_least
 from circuitkit.data import stored_file
 from circuitkit.paths import BIAS, DIRECT, path_logits
+from circuitkit.rows import to_tokens
 from circuitkit.skip_trigrams import TRIPLE
 from circuitkit_book.skip_trigram_evidence import COUNTS, Triples, three_tokens, with_shares
 
@@ -153,7 +154,9 @@ def find_bugs(
             "No two triples cross. A bug needs two triples with one source, different "
             "destinations and different completions."
         )
-    to_tokens(model, crossings[:, :3].reshape(-1, 1))  # an error for ids outside the vocabulary
+    to_tokens(
+        model, list(crossings[:, :3].reshape(-1, 1))
+    )  # an error for ids outside the vocabulary
     ranking = mean_probabilities(model, crossings, contexts[:2])[:, 0]
     first_of_triple: dict[tuple[int, ...], int] = {}
     for number in ranking.argsort(descending=True, stable=True).tolist():

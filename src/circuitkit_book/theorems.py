@@ -16,11 +16,12 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from circuitkit.bridge import norms_close_layers, submodules
-from circuitkit.checks import checked, require_at_least, to_tokens
+from circuitkit.checks import checked, require_at_least
 from circuitkit.conversion.activations import HeadSum, same_for_all_neurons
 from circuitkit.conversion.neurons import with_bias_token
 from circuitkit.heads import Heads
 from circuitkit.reading import attention_layers, converted_neurons, layer_heads
+from circuitkit.rows import to_tokens
 
 __all__ = [
     "MaskedHead",

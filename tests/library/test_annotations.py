@@ -10,5 +10,5 @@ from circuitkit import rows
 @pytest.mark.weekly
 def test_functions_that_no_notebook_calls_refuse_a_tensor_of_the_wrong_dtype():
     with pytest.raises(TypeCheckError):
-        rows.require_two_positions(torch.ones(2, 3))
-    rows.require_two_positions(torch.tensor([[1, 2]]))
+        rows.earlier_occurrences(torch.ones(2, 3))
+    rows.require_two_positions(rows.Rows.of(torch.tensor([[1, 2]])))

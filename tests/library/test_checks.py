@@ -8,7 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import circuitkit as ck
-from circuitkit.checks import checked, require_finite, to_token, to_tokens
+from circuitkit.checks import checked, require_finite, to_token
+from circuitkit.rows import to_tokens
 
 
 @checked

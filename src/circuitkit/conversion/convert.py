@@ -17,7 +17,7 @@ from circuitkit.bridge import (
     undisturbed,
     without_wrapper,
 )
-from circuitkit.checks import checked, require_at_least, require_finite, to_tokens
+from circuitkit.checks import checked, require_at_least, require_finite
 from circuitkit.conversion.activations import (
     ACTIVATIONS,
     HeadSum,
@@ -31,6 +31,7 @@ from circuitkit.first_use import random_rows, require_norms_before_layers, requi
 from circuitkit.names import Name
 from circuitkit.parts import n_heads, norm_before
 from circuitkit.reading import converted_neurons
+from circuitkit.rows import to_tokens
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,6 +17,7 @@ from circuitkit.parts import n_heads, norm_before
 from circuitkit.reading import heads_of
 from circuitkit.reports.rules import LEAST, LEAST_LOGITS, upper_tail
 from circuitkit.residual import unembedding_matrix, writer_matrix
+from circuitkit.rows import Rows
 from circuitkit.runs import Run
 
 N_FIRST_TRIALS = 4
@@ -241,7 +242,7 @@ def trigrams_in_text(
     names = {trigram.head for trigram in candidates}
     found: list[list[Tensor]] = [[] for _ in candidates]
     for begin in range(0, len(text.tokens), BATCH):
-        done = run(model, text.tokens[begin : begin + BATCH])
+        done = run(model, Rows.of(text.tokens[begin : begin + BATCH]))
         unembedding = Unembedding.of(done, among)
         logits_of = {}
         for name in names:

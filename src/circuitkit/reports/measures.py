@@ -22,7 +22,7 @@ from circuitkit.reading import heads_of
 from circuitkit.reports import rules
 from circuitkit.reports.lines import Behaviour, Line
 from circuitkit.reports.logits import Unembedding, copying, tested_trigrams, trigrams_by_weights
-from circuitkit.rows import default_rows
+from circuitkit.rows import Rows, default_rows
 
 MOST_HEADS = 8
 """At most so many heads are listed, and taken out together, for each behaviour."""
@@ -53,9 +53,9 @@ class Subject:
             return loaded(self.model, self.call)
         return self.model
 
-    def tokens(self) -> Tensor:
-        """Return the prompt as token ids `[1, pos]`."""
-        return torch.tensor([self.prompt])
+    def tokens(self) -> Rows:
+        """Return the prompt as one row of token ids."""
+        return Rows.of(torch.tensor([self.prompt]))
 
 
 @lru_cache(1)
@@ -72,7 +72,7 @@ def behaviour(subject: Subject) -> list[Line]:
     """Score every head on random rows that repeat, with an interval, a control and a p-value."""
     model = subject.load()
     rows = rules.random_rows(model)
-    done = run(model, rows.tokens)
+    done = run(model, Rows.of(rows.tokens))
     unembedding = Unembedding.of(done, rows.tokens.unique())
     lines: dict[str, list[Line]] = {kind: [] for kind in Behaviour}
     for layer in range(len(model.blocks)):

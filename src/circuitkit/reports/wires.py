@@ -22,6 +22,7 @@ from circuitkit.reports.rules import (
     random_rows,
     upper_tail,
 )
+from circuitkit.rows import Rows
 
 WIRED = (Behaviour.PREFIX_MATCHING, Behaviour.PREVIOUS_TOKEN, Behaviour.DUPLICATE_TOKEN)
 """Behaviours whose wires are tried. Many heads of large models attend to the first token at rest."""
@@ -153,7 +154,7 @@ def wires(subject: Subject, kinds_of: dict[str, list[str]]) -> list[Line]:
 
 def cut_wires(model: Model, rows: RandomRows, kinds_of: dict[str, list[str]]) -> Iterator[Line]:
     """Cut the wires into some heads on these rows."""
-    done = run(model, rows.tokens)
+    done = run(model, Rows.of(rows.tokens))
     unembedding = Unembedding.of(done, rows.tokens.unique())
     weights: dict[str, Tensor] = {kind: excess_weights(rows, kind) for kind in WIRED}
     generator = torch.Generator().manual_seed(0)

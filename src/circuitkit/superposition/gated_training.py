@@ -13,8 +13,9 @@ from torch.func import functional_call, stack_module_state, vmap
 from transformer_lens.model_bridge import TransformerBridge
 
 from circuitkit.bridge import undisturbed
-from circuitkit.checks import checked, require_at_least, to_tokens
+from circuitkit.checks import checked, require_at_least
 from circuitkit.first_use import require_same_model
+from circuitkit.rows import to_tokens
 from circuitkit.superposition.block import GATES, GatedBlock, Recipe
 from circuitkit.superposition.transplant import require_layer
 from circuitkit.training import fit

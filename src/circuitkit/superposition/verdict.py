@@ -17,7 +17,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from circuitkit.bridge import Model, undisturbed
-from circuitkit.checks import checked, require_bridge, to_tokens
+from circuitkit.checks import checked, require_bridge
+from circuitkit.rows import to_tokens
 
 if TYPE_CHECKING:
     import pandas as pd

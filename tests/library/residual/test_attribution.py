@@ -96,7 +96,7 @@ def test_why_is_the_attribution_at_one_position(close):
     [
         (lambda m, t: logit_attribution(m, t, t[:, 1:]), ValueError, r"\(2, 8\).*\(2, 9\)"),
         (lambda m, t: logit_attribution(m, t, 37), ValueError, "outside the vocabulary, 0 to 36"),
-        (lambda m, t: why(m, t, 3), ValueError, r"2 rows of tokens. Choose a row"),
+        (lambda m, t: why(m, t, [3, 4, 5]), ValueError, r"\(3, 9\).* one for each text"),
         (lambda m, t: why(m, t[0], 3, position=9), ValueError, "position=9.* 9 tokens"),
     ],
 )
