@@ -53,7 +53,7 @@ def largest_difference(seeds, tmp_path) -> tuple[float, int]:
     for shape in SHAPES:
         for seed in seeds:
             model, choose = lab_models.random_model(shape, seed, tmp_path / f"{shape} {seed}")
-            tokens = torch.randint(30, (1, choose.choice([7, 15])))
+            tokens = torch.randint(1, 30, (1, choose.choice([7, 15])))  # 0 would pad
             asked, theirs = question(model, tokens, cuts_of(model, choose))
             questions.append(asked)
             references.append(theirs)
