@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from circuitkit.bridge import Model, undisturbed, versions_of_weights
@@ -30,7 +31,7 @@ from circuitkit.rows import Rows, Text, read_rows
 from circuitkit.runs import Run
 
 __all__ = ["Run", "run"]
-Fill = Literal["zero", "mean", "resample"]
+Fill = Literal["zero", "mean", "resample"] | Run | Float[Tensor, "..."]
 
 
 @checked
@@ -146,7 +147,7 @@ def run(
     names = names_of(without)
     if keep is not None:
         names += replaced_besides(model, names_of(keep, "keep"), names)
-    elif not names and (patch is not None or fill != "zero" or at is not None):
+    elif not names and (patch is not None or at is not None or not is_zero(fill)):
         raise ValueError(
             "fill, patch and at say how values are replaced, and nothing is replaced. "
             "Name what is replaced in without=, such as without='L0H1', or what stays in keep=."
@@ -174,9 +175,14 @@ def replacement_of(
     at: Any = None,
 ) -> Replacement:
     """What replaces values, from the arguments of `run`."""
-    if patch is not None and fill != "zero":
+    if patch is not None and not is_zero(fill):
         raise ValueError("patch takes values from other tokens, so leave out fill.")
     positions = rows.places(at)
+    if isinstance(fill, Tensor):
+        return Replacement("tensor", None, positions, value=fill.to(model.W_E))
+    if isinstance(fill, Run):
+        require_run_of(model, fill, "fill")
+        return Replacement("mean", fill.recording, positions, fill.rows)
     if patch is not None:
         source = run_to_patch_from(model, rows, patch)
         return Replacement("patch", source.recording, positions)
@@ -191,14 +197,24 @@ def replacement_of(
     return Replacement(fill, run(model, rows).recording, positions, rows)
 
 
+def is_zero(fill: Fill) -> bool:
+    """Whether values are replaced by zero."""
+    return isinstance(fill, str) and fill == "zero"
+
+
+def require_run_of(model: Model, source: Run, argument: str) -> None:
+    """Raise a `ValueError` for a run whose values mean something else in this model."""
+    if source.model is not model or source.has_old_weights():
+        raise ValueError(
+            f"{argument} is a run of another model, or of this one before its weights were changed, so "
+            f"its values mean something else here. Run it again: {argument}=run(model, other_tokens)."
+        )
+
+
 def run_to_patch_from(model: Model, rows: Rows, patch: Any) -> "Run":
     """The run that values come from: a given one, or that of given tokens."""
     source = patch if isinstance(patch, Run) else run(model, patch)
-    if source.model is not model or source.has_old_weights():
-        raise ValueError(
-            "patch is a run of another model, or of this one before its weights were changed, so "
-            "its values mean something else here. Run it again: patch=run(model, other_tokens)."
-        )
+    require_run_of(model, source, "patch")
     if source.lengths.tolist() != rows.lengths.tolist():
         raise ValueError(
             f"patch must have the shape of tokens, {tuple(rows.tokens.shape)}, and each of its texts must "

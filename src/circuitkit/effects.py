@@ -14,7 +14,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from joblib import Parallel, delayed
 from joblib.parallel import get_active_backend
 from torch import Tensor
@@ -22,10 +22,17 @@ from tqdm import tqdm
 
 from circuitkit.ablation import Fill, names_of, replacement_of, run, run_with
 from circuitkit.bridge import Model
-from circuitkit.checks import checked, require_at_least, require_bridge, require_finite, shown
-from circuitkit.cuts import covers, resolve
+from circuitkit.checks import (
+    checked,
+    require_at_least,
+    require_bridge,
+    require_finite,
+    shown,
+    to_token,
+)
+from circuitkit.cuts import all_but, covers, resolve
 from circuitkit.intervention import Replacement
-from circuitkit.names import Side, join, parse, unknown
+from circuitkit.names import SIDES, Side, join, parse, unknown
 from circuitkit.parts import (
     Recording,
     head_names,
@@ -34,10 +41,9 @@ from circuitkit.parts import (
     parts_of,
     step_of,
 )
-from circuitkit.reading import attention_layers, converted_neurons, neurons_of
+from circuitkit.reading import attention_layers, neurons_of
 from circuitkit.rows import (
     Repeated,
-    Rows,
     Text,
     read_rows,
     require_repeating,
@@ -52,7 +58,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["Effect", "attribution", "effect", "wires"]
-Measure = Literal["loss", "accuracy"] | Callable[[Run], Tensor]
+Measure = Literal["loss", "accuracy", "KL divergence", "logit difference"] | Callable[[Run], Tensor]
+Answers = tuple[str | int | Sequence[str | int], str | int | Sequence[str | int]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,34 +146,82 @@ def measure_without(
     base: Run,
     names: Sequence[str],
     replacement: Replacement,
-    measure: Measure,
-    repeated: Repeated | None,
+    measure: Callable[[Run], Tensor],
 ) -> Float[Tensor, " row"]:
     """The measure on each row after names have been replaced; `base` is the untouched run."""
     if not names:
-        return measured(base, measure, repeated)
-    cuts = resolve(base.model, names)
+        return measure(base)
+    cuts = resolve(base.model, names, everywhere=replacement.positions is None)
     with torch.no_grad():
-        return measured(run_with(base.model, base.rows, cuts, replacement), measure, repeated)
+        return measure(run_with(base.model, base.rows, cuts, replacement))
 
 
-def measured(result: Run, measure: Measure, repeated: Repeated | None) -> Float[Tensor, " row"]:
-    """A measure on each row of a run; on the second pass of repeated rows."""
-    logits, rows = result.logits, result.rows
+def measure_of(
+    base: Run, tokens: Text, measure: Measure, answers: Answers | None
+) -> Callable[[Run], Tensor]:
+    """A measure on each row of a run, with what it needs besides the run."""
+    if (measure == "logit difference") != (answers is not None):
+        raise ValueError(
+            "A logit difference is that of two answers: write measure='logit difference', "
+            "answers=(' God', ' man'). Other measures take none."
+        )
     if not isinstance(measure, str):
-        value = measure(result)
-        is_row = isinstance(value, Tensor) and value.shape == (len(logits),)
-        if not is_row or value.is_complex() or not bool(torch.isfinite(value.detach()).all()):
-            padding = " Logits are NaN at padding, where a text has ended." * rows.is_padded
-            raise ValueError(
-                f"measure returned {shown(value)}. It must return {len(logits)} finite numbers, one "
-                f"for each row, such as lambda run: run.last_logits[:, 5].{padding}"
-            )
-        return value if value.is_floating_point() else value.to(logits.dtype)
+        return partial(own_measure, measure)
+    if measure == "KL divergence":
+        return partial(divergence, base)
+    if answers is not None:
+        return partial(logit_difference, [ids_of_answers(base, answer) for answer in answers])
+    repeated = tokens if isinstance(tokens, Repeated) else None
+    if repeated is not None:
+        require_repeating(repeated)
+    else:
+        require_two_positions(base.rows)
+    return partial(loss_or_accuracy, measure, repeated)
+
+
+def ids_of_answers(base: Run, answer: str | int | Sequence[str | int]) -> Int[Tensor, " row"]:
+    """The id of an answer for each row."""
+    each = [answer] if isinstance(answer, str | int) else answer
+    if len(each) not in (1, len(base.tokens)):
+        raise ValueError(
+            f"answers has {len(each)} for {len(base.tokens)} texts. Give one for each."
+        )
+    ids = torch.tensor([to_token(base.model, token) for token in each])
+    return ids.to(base.tokens.device).expand(len(base.tokens))
+
+
+def own_measure(measure: Callable[[Run], Tensor], result: Run) -> Float[Tensor, " row"]:
+    """The numbers of a user's function, one for each row."""
+    value, n_rows = measure(result), len(result.tokens)
+    is_row = isinstance(value, Tensor) and value.shape == (n_rows,)
+    if not is_row or value.is_complex() or not bool(torch.isfinite(value.detach()).all()):
+        padding = " Logits are NaN at padding, where a text has ended." * result.rows.is_padded
+        raise ValueError(
+            f"measure returned {shown(value)}. It must return {n_rows} finite numbers, one "
+            f"for each row, such as lambda run: run.last_logits[:, 5].{padding}"
+        )
+    return value if value.is_floating_point() else value.to(result.logits.dtype)
+
+
+def divergence(base: Run, result: Run) -> Float[Tensor, " row"]:
+    """The mean over tokens of the KL divergence from the predictions of the untouched model."""
+    before, after = (one.logits.log_softmax(-1) for one in (base, result))
+    return result.rows.means((before.exp() * (before - after)).sum(-1), first=0)
+
+
+def logit_difference(answers: Sequence[Tensor], result: Run) -> Float[Tensor, " row"]:
+    """The logit of one answer minus that of another at the last token of each text."""
+    logits = result.last_logits
+    answer, versus = (logits.gather(1, ids[:, None])[:, 0] for ids in answers)
+    return answer - versus
+
+
+def loss_or_accuracy(measure: str, repeated: Repeated | None, result: Run) -> Float[Tensor, " row"]:
+    """The loss or the accuracy on all tokens, or on the second pass of repeated rows."""
+    logits, rows = result.logits, result.rows
     require_finite(rows.select(logits), "The output of the model")
     if repeated is not None:
-        loss, accuracy = second_pass(logits, repeated)
-        return loss if measure == "loss" else accuracy
+        return second_pass(logits, repeated)[measure == "accuracy"]
     if measure == "loss":
         return rows.means(token_losses(logits, rows.tokens))
     is_right = logits[:, :-1].argmax(-1) == rows.tokens[:, 1:]
@@ -177,11 +232,14 @@ def measured(result: Run, measure: Measure, repeated: Repeated | None) -> Float[
 def effect(
     model: Model,
     tokens: Text,
-    without: str | Iterable[str],
+    without: str | Iterable[str] = (),
     *,
+    keep: str | Iterable[str] | None = None,
     fill: Fill = "zero",
     patch: Text | Run | None = None,
+    at: Any = None,
     measure: Measure = "loss",
+    answers: Answers | None = None,
     draws: int = 20,
     seed: int = 0,
 ) -> Effect:
@@ -192,10 +250,16 @@ def effect(
     model : a `TransformerBridge`
     tokens : a text, a list of texts of any lengths, token ids `[batch, pos]`, or `Repeated` rows
     without : what is replaced, all at once
-    fill, patch : by what, as in `run`: by zero, by values of the untouched model on the other rows, or
-        by its values on the tokens of `patch`
+    keep : what stays, while all others of the kind are replaced, as in `run`. The controls keep as many
+        others.
+    fill, patch, at : by what and where, as in `run`: by zero, by values of the untouched model on the
+        other rows or on a data set, or by its values on the tokens of `patch`
     measure : `"loss"` in nats or `"accuracy"`, on the second pass of `Repeated` rows, otherwise on all
-        tokens of each text; or a function of the `Run` that returns one number for each row
+        tokens of each text; `"KL divergence"` of the predictions from those of the whole model, in nats,
+        the mean over all tokens; `"logit difference"` at the last token; or a function of the `Run` that
+        returns one number for each row
+    answers : for a logit difference, the answer and what it is compared with, such as
+        `(" God", " man")`; each may be a list with one for each text
     draws : how many controls are drawn, of names of the same kind in the same layers; fewer if there
         are not as many. The controls of a wire or a path may have another writer and another reader.
         A name that another one covers has no controls.
@@ -225,18 +289,23 @@ def effect(
     True
     """
     require_at_least(0, draws=draws)
-    rows, repeated = rows_to_measure(model, tokens, measure)
-    given = list(dict.fromkeys(join(*parse(name)) for name in names_of(without)))
-    if not given:
-        raise ValueError("Name what is replaced in without=, such as without='L0H1'.")
+    rows = read_rows(model, tokens)
+    named = names_of(without) if keep is None else names_of(keep, "keep")
+    given = list(dict.fromkeys(join(*parse(name)) for name in named))
+    if not given or (keep is not None and names_of(without)):
+        raise ValueError(
+            "Name what is replaced in without=, such as without='L0H1', or what stays in keep=, and not "
+            "both."
+        )
     base = run(model, rows)
-    replacement = replacement_of(model, rows, fill, patch)
+    replacement = replacement_of(model, rows, fill, patch, at)
+    on_rows = measure_of(base, tokens, measure, answers)
     chains = [parse(name) for name in given]
     alone = [join(*chain) for chain in chains if not any(covers(other, chain) for other in chains)]
     sets = [given, *random_controls(model, alone, draws, seed)]
+    replaced = sets if keep is None else [all_but(model, names) for names in sets]
     jobs = [
-        delayed(measure_without)(base, names, replacement, measure, repeated)
-        for names in [[], *sets]
+        delayed(measure_without)(base, names, replacement, on_rows) for names in [[], *replaced]
     ]
     # threads would add their hooks to the same model
     backend, _ = get_active_backend()
@@ -245,21 +314,13 @@ def effect(
     what = ", ".join(given)
     if len(given) > 3:
         what = f"{len(given)} {'wires' if '->' in given[0] else 'parts'}"
-    how = fill if patch is None else "from other tokens"
+    how = "from other tokens" if patch is not None else fill
+    if not isinstance(how, str):
+        how = "a given value" if isinstance(how, Tensor) else "mean of other texts"
+    what = f"without {what}" if keep is None else f"only {what}"
     label = measure if isinstance(measure, str) else "measure"
     names = tuple(tuple(names) for names in sets)
-    return Effect(f"without {what} ({how})", label, names, torch.stack(list(values)))
-
-
-def rows_to_measure(model: Model, tokens: Text, measure: Measure) -> tuple[Rows, Repeated | None]:
-    """What a tool reads; and the repeated rows, if it was given such, because they have two passes."""
-    rows = read_rows(model, tokens)
-    if isinstance(tokens, Repeated):
-        require_repeating(tokens)
-        return rows, tokens
-    if isinstance(measure, str):
-        require_two_positions(rows)
-    return rows, None
+    return Effect(f"{what} ({how})", label, names, torch.stack(list(values)))
 
 
 # Random controls
@@ -372,14 +433,6 @@ def wires(model: Model, side: Side, *, into: str | None = None) -> tuple[str, ..
 # Estimates from gradients
 
 
-class WithOffset(Replacement):
-    """A replacement that adds what it reads from another recording."""
-
-    def __call__(self, now: Tensor, value_in: Callable[[Recording], Tensor]) -> Tensor:
-        """The value in this run plus its offset."""
-        return now + value_in(self.source) if self.source is not None else now
-
-
 @checked
 @torch.inference_mode(False)
 @torch.enable_grad()
@@ -389,34 +442,48 @@ def attribution(
     *,
     fill: Fill = "zero",
     patch: Text | Run | None = None,
-    measure: Literal["loss"] | Callable[[Run], Tensor] = "loss",
+    at: Any = None,
+    measure: Measure = "loss",
+    answers: Answers | None = None,
     neurons: bool = False,
+    wires: bool = False,
+    shares: Sequence[float] = (0.0,),
+    verify: int = 0,
 ) -> Table:
-    r"""Estimate for every head what a measure would change if the head's z were replaced.
+    r"""Estimate for every head, or every wire between heads, what replacing it would change.
 
     Parameters
     ----------
     model : a `TransformerBridge`
     tokens : a text, a list of texts of any lengths, token ids `[batch, pos]`, or `Repeated` rows
-    fill, patch, measure : as in `effect`; the measure must be differentiable
+    fill, patch, at, measure, answers : as in `effect`; the measure must be differentiable
     neurons : whether the neurons of all MLPs follow the heads; the z of a neuron is its activation,
         times the other branch in a gated MLP
+    wires : whether the table has wires into Q, K and V of heads, from heads of earlier layers, instead
+    shares : for wires, how far all of them are replaced where the slopes are taken; several slopes are
+        averaged. `(0,)` is the whole model, `(1,)` the model in which all of them are cut, and
+        `(0.1, 0.3, 0.5, 0.7, 0.9)` are integrated gradients.
+    verify : how many of the largest estimates are compared with `effect`, which makes the cut
 
     Returns
     -------
-    A `Table` with one value for each head or neuron: the estimated change of the mean over rows.
+    A `Table` with one value for each head, neuron or wire: the estimated change of the mean over rows.
+    With `verify`, its second axis has the estimate, the measured change, the median change of random
+    controls and the rank among them; what was not measured is NaN.
 
     Raises
     ------
-    ValueError : for a measure without a gradient, and a model without heads
+    ValueError : for a measure without a gradient, shares outside 0 to 1, and a model without heads
 
     Notes
     -----
     Formula: $\nabla_z m \cdot (z' - z)$, where gradients flow through all later heads and layers, and z'
-    is the replacement in the untouched model. A head that the measure does not depend on gets 0. The
+    is the replacement in the untouched model. For a wire, z is what its writer has left in the stream,
+    the gradient is that of the one input that reads it, norm included, and all values are those of the
+    run at the share. A head that the measure does not depend on gets 0. The
     error is that of a straight line: a saturated softmax can give an estimate of the wrong sign.
     `effect` measures the change itself.
-    Source: attribution patching (Nanda 2023; Syed et al. 2023).
+    Source: attribution patching (Nanda 2023; Syed et al. 2023); several shares: Hanna et al. 2024.
 
     Examples
     --------
@@ -424,58 +491,115 @@ def attribution(
     >>> attribution(ck.load_model("two-layer"), torch.arange(12).view(2, 6)).values.shape
     torch.Size([8])
     """
-    rows, repeated = rows_to_measure(model, tokens, measure)
-    heads = head_names(model)
-    if not heads:
+    require_at_least(0, verify=verify)
+    rows = read_rows(model, tokens)
+    if not head_names(model):
         raise ValueError("This model has no attention heads, so there is nothing to attribute to.")
     base = run(model, rows)
-    replacement = replacement_of(model, rows, fill, patch)
-    # the slope by an offset of zero is the slope by z, also where weights have no gradient
-    offsets = Recording(model, base.recording.hook_names)
-    sites = []  # a layer, how its z is read, and the offset of this z
-    for layer in attention_layers(model):
-        hook = base.recording.hook_names[f"blocks.{layer}.attn.hook_z"]
-        offsets.values[hook] = torch.zeros_like(base.recording.values[hook], requires_grad=True)
-        sites.append((layer, Recording.heads_z, offsets.values[hook]))
-    names = [*heads]
-    for layer in attention_layers(model) if neurons else ():
-        if neurons_of(model, layer) is not None:
-            offset = neuron_offset(base.recording, offsets, layer)
-            sites.append((layer, Recording.neurons_z, offset))
-            names += [str(name) for name in neurons_in(model, layer)]
-    result = run_with(model, rows, resolve(model, names), WithOffset("offset", offsets))
-    mean = measured(result, measure, repeated).mean()
+    replacement = replacement_of(model, rows, fill, patch, at)
+    on_rows = measure_of(base, tokens, measure, answers)
+    if wires:
+        estimates = estimates_of_wires(base, replacement, on_rows, shares)
+    else:
+        estimates = estimates_of_parts(base, replacement, on_rows, neurons)
+    kind = "wire" if wires else "head or neuron" if neurons else "head"
+    title = "estimated change of the measure"
+    table = Table(torch.stack(list(estimates.values())).cpu(), {kind: tuple(estimates)}, title)
+    if not verify:
+        return table
+    columns = torch.full((len(table), 4), torch.nan)
+    columns[:, 0] = table.values
+    for name in table.top(verify, absolute=True):
+        cut = effect(
+            model, tokens, name, fill=fill, patch=patch, at=at, measure=measure, answers=answers
+        )
+        control = cut.controls.median() if len(cut.controls) else torch.nan
+        measured = torch.tensor([cut.change, control, cut.rank])
+        columns[table.names.index(name), 1:] = measured
+    axes = {**table.axes, "change": ("estimated", "measured", "control", "rank")}
+    return Table(columns, axes, "change of the measure")
+
+
+def slopes_at(
+    base: Run, replacement: Replacement, names: Sequence[str], measure: Callable[[Run], Tensor]
+) -> tuple[Run, dict[str, Tensor]]:
+    """A run with names replaced, and the slopes of the mean of a measure by what is traced there."""
+    cuts = resolve(base.model, names, everywhere=replacement.positions is None)
+    result = run_with(base.model, base.rows, cuts, replacement)
+    mean, traced = measure(result).mean(), result.recording.traced
     slopes: Any = [None]
     if mean.requires_grad:
-        leaves = [offset for _, _, offset in sites]
-        slopes = torch.autograd.grad(mean, leaves, allow_unused=True)
+        places = list(traced.values())
+        slopes = torch.autograd.grad(mean, places, retain_graph=True, allow_unused=True)
     if all(slope is None for slope in slopes):
         raise ValueError(
             "The measure has no gradient: no part changes it, or it uses detach() or no_grad(), or "
             "it calls the model. Give a differentiable function of the run, such as "
             "lambda run: run.logits[:, -1, 5]."
         )
+    # an early measure, such as a pattern, does not depend on later heads: their slope is zero
+    pairs = zip(traced.items(), slopes, strict=True)
+    return result, {
+        place: torch.zeros_like(value) if slope is None else slope
+        for (place, value), slope in pairs
+    }
+
+
+def estimates_of_parts(
+    base: Run, replacement: Replacement, measure: Callable[[Run], Tensor], neurons: bool
+) -> dict[str, Tensor]:
+    """The estimate for each head and, if wanted, behind them for each neuron."""
+    model, by_place = base.model, {}
+    for layer in attention_layers(model):
+        by_place[f"L{layer}"] = layer, head_names(model, layer), Recording.heads_z
+    for layer in attention_layers(model) if neurons else ():
+        if neurons_of(model, layer) is not None:
+            own = list(map(str, neurons_in(model, layer)))
+            by_place[f"L{layer} MLP"] = layer, own, Recording.neurons_z
+    names = [name for _, own, _ in by_place.values() for name in own]
+    _, slopes = slopes_at(base, Replacement("zero", share=0), names, measure)
     estimates = []
-    for (layer, z_in, offset), slope in zip(sites, slopes, strict=True):
-        # an early measure, such as a pattern, does not depend on later heads: their slope is zero
-        slope = torch.zeros_like(offset) if slope is None else slope
+    for place, (layer, _, z_in) in by_place.items():
         z = z_in(base.recording, layer)
-        change = replacement(z, partial(z_in, layer=layer)) - z
-        product = slope.view_as(z) * change  # [batch, pos, head, d_head] or [batch, pos, neuron]
-        estimates.append(product.flatten(3).sum((0, 1, 3)) if z.ndim == 4 else product.sum((0, 1)))
-    kind = "head or neuron" if neurons else "head"
-    values = torch.cat(estimates).cpu()
-    return Table(values, {kind: tuple(names)}, "estimated change of the measure")
+        product = slopes[place] * (replacement(z, partial(z_in, layer=layer)) - z)
+        # [batch, pos, head, d_head] or [batch, pos, neuron]
+        estimates.extend(product.flatten(3).sum((0, 1, 3)) if z.ndim == 4 else product.sum((0, 1)))
+    return dict(zip(names, estimates, strict=True))
 
 
-def neuron_offset(base: Recording, offsets: Recording, layer: int) -> Tensor:
-    """Put an offset of zero for what a layer's neurons gather into a recording, and return it."""
-    if converted_neurons(base.model, layer) is not None:
-        offset = torch.zeros_like(base.neurons_z(layer), requires_grad=True)
-        offsets.neuron_z[layer] = offset
-        return offset
-    hook = base.hook_names[f"blocks.{layer}.mlp.out.hook_in"]
-    stream = base.hook_names[f"blocks.{layer}.hook_in"]
-    offsets.values[hook] = torch.zeros_like(base.values[hook], requires_grad=True)
-    offsets.values[stream] = base.values[stream]
-    return offsets.values[hook]
+def estimates_of_wires(
+    base: Run,
+    replacement: Replacement,
+    measure: Callable[[Run], Tensor],
+    shares: Sequence[float],
+) -> dict[str, Tensor]:
+    """The estimate for each wire between heads, the mean over shares.
+
+    At a share, the layers are called a second time with all wires replaced as far as that. The slope by
+    the input of one head is taken back from what this head has gathered in the second call.
+    """
+    if not shares or not all(0 <= share <= 1 for share in shares):
+        raise ValueError(f"shares={shares!r} must be numbers from 0 to 1, such as (0,) or (1,).")
+    model = base.model
+    estimates = {name: base.logits.new_zeros(()) for side in SIDES for name in wires(model, side)}
+    if not estimates:
+        raise ValueError("This model has no wires between heads: it needs two layers of attention.")
+    for share in shares:
+        result, slopes = slopes_at(
+            base, replace(replacement, share=share), list(estimates), measure
+        )
+        for reader, second in result.recording.second_call_of_head.items():
+            gathered = second.heads_z(reader.layer)[:, :, reader.number]
+            slope = slopes[f"L{reader.layer}"][:, :, reader.number]
+            streams = list(second.traced.values())
+            slopes_of_streams = torch.autograd.grad(gathered, streams, slope, retain_graph=True)
+            step = step_of(model, reader)
+            for writer in (parse(head)[0] for head in head_names(model)):
+                if step_of(model, writer) >= step:
+                    continue
+                share_of = partial(Recording.share, name=writer, reading_step=step)
+                now = share_of(result.recording)
+                change = (replacement(now, share_of) - now).detach()
+                for side, slope in zip(second.traced, slopes_of_streams, strict=True):
+                    estimates[f"{writer}->{reader}.{side}"] += (slope * change).sum() / len(shares)
+    return estimates

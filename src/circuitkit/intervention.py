@@ -43,12 +43,16 @@ class Replacement:
     source : the recording of the other run; None for `"zero"`
     positions : at which positions values are replaced; None for all
     rows : what the other run read, for `"mean"` and `"resample"`
+    value : what is put in instead of values of a run
+    share : how far values are moved towards the new ones: 0 leaves them, 1 replaces them
     """
 
     fill: str
     source: Recording | None = None
     positions: Bool[Tensor, "batch pos"] | None = None
     rows: Rows | None = None
+    value: Tensor | None = None
+    share: float = 1.0
 
     def __call__(self, now: Tensor, value_in: Callable[[Recording], Tensor]) -> Tensor:
         """What replaces a value.
@@ -59,11 +63,27 @@ class Replacement:
         value_in : a function that reads the same value from the recording of another run
         """
         new = torch.zeros_like(now) if self.source is None else value_in(self.source)
+        if self.value is not None:
+            new = fitted(self.value, now)
         if self.rows is not None:
             new = from_other_rows(self.fill, self.rows, new, now)
+        if self.share != 1:
+            new = now + self.share * (new - now)
         if self.positions is None:
             return new
         return torch.where(self.positions.view(*now.shape[:2], *[1] * (now.ndim - 2)), new, now)
+
+
+def fitted(value: Tensor, now: Tensor) -> Tensor:
+    """A given value for every token; a `ValueError` if it has another size."""
+    try:
+        return value.expand_as(now).clone()
+    except RuntimeError:
+        raise ValueError(
+            f"fill has the shape {tuple(value.shape)}, and what is replaced here has the shape "
+            f"{tuple(now.shape)}: of a head what it gathers (its z), of an MLP, a wire or an input a "
+            "vector of the stream. Give a tensor that can be expanded to it."
+        ) from None
 
 
 def from_other_rows(
@@ -75,7 +95,8 @@ def from_other_rows(
     tokens, and a row that is longer than the one before takes its values from the beginning again.
     """
     if fill == "mean":
-        mean = rows.select(values).mean(0) if rows.is_padded else values.mean(0, keepdim=True)
+        by_position = not rows.is_padded and values.shape[1] == now.shape[1]
+        mean = values.mean(0, keepdim=True) if by_position else rows.select(values).mean(0)
         # transformers takes a view of what a mixture of experts returns
         return mean.expand_as(now).contiguous()
     places = torch.arange(values.shape[1], device=values.device) % rows.lengths[:, None]
@@ -129,6 +150,10 @@ class CutRun:
 
     def changed_input(self, part: Name, missed: Chains) -> Float[Tensor, "batch pos d_model"]:
         """What a part multiplies its weights with if its input misses these chains."""
+        return self.normed(part, self.changed_stream(part, missed))
+
+    def changed_stream(self, part: Name, missed: Chains) -> Float[Tensor, "batch pos d_model"]:
+        """The stream that a part reads if its input misses these chains."""
         stream = self.recording.stream(part)
         chains_by_writer: dict[Name, list[Chain]] = defaultdict(list)
         for chain in missed:
@@ -140,6 +165,10 @@ class CutRun:
             stream = self.with_share_replaced(stream, writer, chains, step_of(self.model, part))
         if WHOLE_INPUT in missed:
             stream = self.replaced(stream, lambda run: run.stream(part))
+        return stream
+
+    def normed(self, part: Name, stream: Tensor) -> Float[Tensor, "batch pos d_model"]:
+        """A stream behind the norm through which a part reads it."""
         norm = None if part.kind == "unembed" else norm_before(self.model, part)
         if norm is None:
             return stream
@@ -199,7 +228,7 @@ class CutRun:
         if (layer, by_side) in self.second_calls:
             return self.second_calls[layer, by_side]
         attention, head = self.model.blocks[layer].attn, Name("H", layer, 0)
-        streams = {chains: self.changed_input(head, chains) for chains in set(by_side) if chains}
+        streams = {chains: self.changed_stream(head, chains) for chains in set(by_side) if chains}
         second = Recording(self.model, self.recording.hook_names)
 
         def read_instead(stream: Tensor, value: Tensor, hook: HookPoint) -> Tensor:
@@ -217,7 +246,10 @@ class CutRun:
             for side, chains in zip("qkv", by_side, strict=True):
                 if chains:
                     hook_in = submodules(attention)[side].hook_in
-                    hook_in.add_hook(partial(read_instead, streams[chains]), prepend=True)
+                    # a tensor of its own for each input, whose slopes are then different ones
+                    stream = second.trace(side.upper(), streams[chains].clone())
+                    read = self.normed(head, stream)
+                    hook_in.add_hook(partial(read_instead, read), prepend=True)
             for point in (attention.hook_pattern, attention.hook_attn_scores, attention.o.hook_in):
                 point.add_hook(second.record)
             attention.forward(*positional, **named)
@@ -232,7 +264,8 @@ class CutRun:
             second = self.second_call(layer, self.missed_by(head))
             z[:, :, head.number] = second.heads_z(layer)[:, :, head.number]
             self.recording.second_call_of_head[head] = second
-        return self.with_heads_replaced(z, layer).view(shape)
+        z = self.recording.trace(f"L{layer}", self.with_heads_replaced(z, layer))
+        return z.view(shape)
 
     def with_heads_replaced(
         self, z: Float[Tensor, "batch pos head d_head"], layer: int
@@ -286,7 +319,8 @@ class CutRun:
         for part in parts_in_layer(self.cuts.readers, layer, ("N",)):
             rows = neuron_rows(self.model, part)
             z[..., rows] = self.neurons_again(layer, self.missed_by(part)[0])[..., rows]
-        return self.with_neurons_replaced(z, layer).view_as(post)
+        z = self.recording.trace(f"L{layer} MLP", self.with_neurons_replaced(z, layer))
+        return z.view_as(post)
 
     def at_neurons(self, post: Tensor, hook: HookPoint) -> Tensor:
         """Replace what converted neurons gathered where they are ablated or read other inputs."""
@@ -301,7 +335,7 @@ class CutRun:
             gate, value = self.neuron_inputs(layer, by_side)
             z[..., rows] = neurons.z(gate, value)[..., rows]
             queries[..., rows] = neurons.terms.queries(gate)[..., rows]
-        z = self.with_neurons_replaced(z, layer)
+        z = self.recording.trace(f"L{layer} MLP", self.with_neurons_replaced(z, layer))
         self.recording.neuron_z[layer] = z
         self.recording.neuron_query[layer] = queries
         return post + (z - before).unflatten(-1, (-1, len(neurons.terms))).sum(-1)

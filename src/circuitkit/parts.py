@@ -229,8 +229,19 @@ class Recording:
     """The queries of neuron-heads, `[batch, pos, head]`, by layer."""
     second_call_of_head: "dict[Name, Recording]" = field(default_factory=dict)
     """By head that reads other inputs than the rest of its layer: its second call."""
+    traced: dict[str, Tensor] = field(default_factory=dict)
+    """Where slopes are taken. Of a run: by `"L1"` and `"L1 MLP"`, what the heads or neurons of a changed
+    layer have gathered. Of a second call: by `"Q"`, `"K"` and `"V"`, the stream that each changed input
+    reads, before the norm."""
+
     is_additive: bool = False
     """Whether layers are known to add what they write to the stream."""
+
+    def trace(self, place: str, value: Tensor) -> Tensor:
+        """A value, which is kept if slopes are wanted; they begin here if they began nowhere before."""
+        if torch.is_grad_enabled():
+            self.traced[place] = value if value.requires_grad else value.requires_grad_()
+        return value
 
     def __getitem__(self, hook: str) -> Tensor:
         """The value at a hook, by any of its names."""

@@ -65,7 +65,7 @@ class Rows:
         """Whether the texts differ in length."""
         return not bool(self.is_text.all())
 
-    def select(self, values: Shaped[Tensor, "batch pos *any"]) -> Shaped[Tensor, "token *any"]:
+    def select(self, values: Tensor) -> Tensor:
         """The values at all tokens of all texts, one text after the other."""
         return values[self.is_text] if self.is_padded else values.flatten(0, 1)
 
@@ -93,14 +93,14 @@ class Rows:
         """The values at one position of each text."""
         return values[torch.arange(len(values), device=values.device), self.index(position)]
 
-    def means(self, values: Float[Tensor, "batch next"]) -> Float[Tensor, " batch"]:
-        """The mean of each text over one value for each token that is predicted, its second to last."""
+    def means(self, values: Float[Tensor, "batch _"], first: int = 1) -> Float[Tensor, " batch"]:
+        """The mean over the tokens of each text, without the first one, which nothing predicts."""
         if not self.is_padded:
             return values.mean(1)
-        is_text = self.is_text[:, 1:]
+        is_text = self.is_text[:, first:]
         return torch.where(is_text, values, 0).sum(1) / is_text.sum(1)
 
-    def places(self, at: Any, name: str = "at") -> Bool[Tensor, "batch pos"] | None:
+    def places(self, at: Any) -> Bool[Tensor, "batch pos"] | None:
         """Where positions are, such as `[3]` or `[-1]`, the last token of each text; None for None."""
         if at is None:
             return None
@@ -109,8 +109,8 @@ class Rows:
         if not is_list or not all(type(pos) is int and -shortest <= pos < shortest for pos in at):
             of = "of the shortest text, " if self.is_padded else ""
             raise ValueError(
-                f"{name} must be positions {of}from 0 to {shortest - 1}, in a list such as "
-                f"{name}=[{shortest - 1}], or negative ones that count from the end, not {at!r}."
+                f"at must be positions {of}from 0 to {shortest - 1}, in a list such as "
+                f"at=[{shortest - 1}], or negative ones that count from the end, not {at!r}."
             )
         result = torch.zeros_like(self.is_text)
         for pos in at:
@@ -149,7 +149,7 @@ def read_rows(model: "Model", text: "Text") -> Rows:
     elif isinstance(given, str) or is_list_of(given, str):
         given = ids_of_texts(model, [given] if isinstance(given, str) else given)
     if is_list_of(given, Tensor):
-        return on_device_of(model, joined([to_ids(row) for row in given], padding_id(model)))
+        return on_device_of(model, joined([to_ids(row) for row in given]))
     if isinstance(given, Sequence) and len(given) == 0:
         raise ValueError("The list of texts is empty. Give at least one text.")
     rows = on_device_of(model, Rows.of(to_ids(given).clone()))  # the caller may change hers
@@ -213,18 +213,12 @@ def ids_under_mask(given: Mapping[str, Any]) -> list[Int[Tensor, " pos"]]:
     return rows
 
 
-def joined(texts: Sequence[Int[Tensor, "rows pos"]], padding: int) -> Rows:
-    """Texts as rows, padded on the right."""
+def joined(texts: Sequence[Int[Tensor, "rows pos"]]) -> Rows:
+    """Texts as rows, padded on the right with the id 0."""
     rows = [row for text in texts for row in text]
     lengths = torch.tensor([len(row) for row in rows], device=rows[0].device)
-    tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=padding)
+    tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
     return Rows(tokens, lengths)
-
-
-def padding_id(model: "Model") -> int:
-    """The id that we pad with: that of the tokenizer, if the model knows it."""
-    padding = getattr(model.tokenizer, "pad_token_id", None)
-    return padding if padding is not None and padding < len(model.W_E) else 0
 
 
 def without_padding(model: "Model", rows: Rows) -> Rows:
