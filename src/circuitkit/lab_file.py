@@ -194,8 +194,9 @@ def lab(
     title = title or Path(model.cfg.model_name or type(model.original_model).__name__).name
     card |= {"title": title, "rows": [row[0].tolist() for row in rows], "checks": checks}
     card |= tokens_of(model) | {"rounding": rounding}
-    if "bpe" in card and (isinstance(text, str) or is_list_of(text, str)):
-        card["texts"] = [text] if isinstance(text, str) else list(text)
+    given: Any = [text] if isinstance(text, str) else text
+    if "bpe" in card and is_list_of(given, str):
+        card["texts"] = list(given)
     require_at_most(NUMBERS, sum(tensor.numel() for tensor in tensors.values()), "weights")
     weights = save(tensors, {"lab": json.dumps(card, allow_nan=False)})
     return Lab(title, weights, rounding, {name: float(shares[name]) for name in head_names(twin)})

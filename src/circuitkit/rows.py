@@ -113,7 +113,7 @@ class Rows:
                 f"at=[{shortest - 1}], or negative ones that count from the end, not {at!r}."
             )
         result = torch.zeros_like(self.is_text)
-        for pos in at:
+        for pos in map(int, at):
             result.scatter_(1, self.index(pos)[:, None].long(), True)
         return result
 
