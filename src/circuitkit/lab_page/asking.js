@@ -103,7 +103,7 @@ export class WorkerEngine {
     return model;
   }
 
-  /** @param {string} name */
+  /** @param {string} name @returns {Promise<unknown>} */
   fetch(name) {
     const data = this.need(`models/${name}`);
     const model = this.text().then(async () => this.ask("model", await data));
