@@ -10,6 +10,7 @@ from importlib import import_module
 MODULES = {
     "address": "tools.publish.address",
     "archive": "tools.publish.archive",
+    "cut-wire": "tools.publish.cut_wire",
     "execute": "tools.notebooks.execute",
     "lab-still": "tools.publish.lab_still",
     "manifest": "tools.check.manifest",

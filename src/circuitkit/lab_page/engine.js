@@ -257,7 +257,8 @@ function mlpOf(model, layers, rows, n, since, plan, some) {
   const { size, W_out, b_out } = mlp;
   const { dContent } = model;
   const [theirs, mean] = [plan.patch?.layers[layer], plan.means?.[layer].post];
-  const out = Array.from({ length: size }, (_, i) => i).filter((i) => plan.out.has(`L${layer}N${i}`));
+  const start = `L${layer}N`;
+  const out = [...plan.out].filter((name) => name.startsWith(start)).map((name) => Number(name.slice(start.length)));
   const post = out.length ? fired.slice() : fired;
   for (const i of out) for (let row = since; row < n; row++) post[row * size + i] = theirs?.fired ? theirs.fired[row * size + i] : (mean?.[i] ?? 0);
   if (plan.out.has(`L${layer} MLP`)) {
