@@ -84,6 +84,13 @@ def test_a_saved_page_opens_from_disk_without_a_request_and_a_wire_is_cut(
     assert opened.page.locator(".cl-followed td").nth(2).inner_text() == percent(model, [WIRE])
     names = run_python(opened.page, model)
     assert percent(model, [], names["logits"]) == percent(model, [WIRE])
+    opened.page.get_by_role("tab", name="Neurons").press("Enter")
+    switch = opened.page.locator(".cl-neurons").get_by_role("switch").first
+    neuron = switch.get_attribute("aria-label")
+    switch.press("Space")
+    expect(opened.page.locator(".cl-status")).to_contain_text(f"{neuron} is off")
+    both = percent(model, [WIRE, neuron])
+    expect(opened.page.locator(".cl-followed td").nth(2)).to_have_text(both)
     assert opened.page.locator("h1").inner_text() == HARM
     assert [url for url in asked if not url.startswith("blob:")] == []
     assert opened.problems == []

@@ -1,4 +1,4 @@
-"""Take the moving picture of the README: a pointer clicks a wire in the lab, and the prediction falls.
+"""Take the moving picture of the README: a pointer clicks a wire in the lab, and the prediction falls. Its end is the picture of links.
 
     make book; python -m tools cut-wire
 
@@ -13,7 +13,7 @@ from tools.publish.lab_still import HTML, READY, ROOT
 PICTURE = ROOT / "book/_static/cut-wire.webp"
 WIRE = "L0H1->L1H3.K"
 HEIGHT, STEPS = 612, 9
-HIDDEN = ".bd-header-article, .cl-finder, .cl-actions, .cl-wire-list, .cl-why, .cl-why ~ *, .cl-pointed, .cl-legend, .cl-echo, .skip-link, #pst-skip-link"
+HIDDEN = ".cl-tokens, .cl-more, .bd-header-article, .cl-finder, .cl-actions, .cl-wire-list, .cl-why, .cl-why ~ *, .cl-pointed, .cl-legend, .cl-echo, .skip-link, #pst-skip-link"
 POINTER = """([x, y]) => {
     document.querySelector("#pointer")?.remove();
     document.body.insertAdjacentHTML("beforeend", `<svg id="pointer" viewBox="0 0 16 22" width="16" height="22"
@@ -40,7 +40,9 @@ def main() -> None:
         page.locator("circuit-lab").scroll_into_view_if_needed()
         page.wait_for_selector(READY, timeout=60_000)
         page.add_style_tag(content=f"{HIDDEN} {{ display: none !important }}")
-        page.locator(".cl-try").evaluate("hint => scrollBy(0, hint.getBoundingClientRect().top - 100)")
+        page.locator(".cl-try").evaluate(
+            "hint => scrollBy(0, hint.getBoundingClientRect().top - 100)"
+        )
         page.wait_for_timeout(500)
         box = page.locator(".cl-lab").bounding_box()
         top = page.locator(".cl-try").bounding_box()["y"] - 4
@@ -63,6 +65,7 @@ def main() -> None:
         page.wait_for_timeout(500)
         take([x, y])
         browser.close()
+    frames[-1].save(PICTURE.with_suffix(".png"), optimize=True)
     durations = [1600, *[60] * (STEPS - 2), 500, 4000]
     frames[0].save(
         PICTURE,
