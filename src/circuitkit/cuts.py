@@ -163,8 +163,8 @@ def require_one_kind(model: Model, kept: Sequence[str], chains: Sequence[Chain])
         )
     for text, chain in zip(kept, chains, strict=True):
         require_chain(model, text, chain)
-        is_input = chain[0].side is not None
-        if len(chain) > 2 or is_input or chain[0].kind not in KINDS_TO_KEEP:
+        writer, *readers = chain
+        if len(readers) > 1 or writer.side is not None or writer.kind not in KINDS_TO_KEEP:
             raise ValueError(
                 "keep takes heads, MLPs and neurons, and wires that one of these writes, such as "
                 f"'L0H1' or 'L0H1->L1H3.K', not {text!r}. Name what is replaced in without=."
