@@ -24,15 +24,18 @@ export async function open(element, address) {
   const preset = PRESETS.find(({ id }) => id === element.dataset.preset) ?? PRESETS[0];
   const asked = fromAddress(address, steps);
   const { text = preset.text } = JSON.parse(element.dataset.held ?? "{}"); // of the page
+  const { id: from } = PRESETS.find(({ id }) => address === `#lab-${id}`) ?? preset;
   const state = asked ?? { ...fromPreset(preset), text };
   const unread = address && !asked ? "The link could not be read, so the lab starts from the preset" : asked && left(address, asked) ? "A part of the link could not be read" : "";
   const known = labs.get(element);
   if (known) {
+    known.session.from = from;
     await known.session.change(state, unread || "From the link");
     return;
   }
   await rest();
   const session = new Session(engine, state, steps);
+  session.from = from;
   const view = new View(element, session);
   const { root, presets, circuit } = view.frame;
   await engine.bring(session.file(state));

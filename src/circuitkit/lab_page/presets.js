@@ -2,8 +2,8 @@
  * What the lab can start with. Between the brackets is JSON, which the build of the book reads too.
  */
 
-/** @typedef {{id: string, name: string, model: string, text: string, head: string, tab: string, step: number, cut: string, try: string, then: string, other?: string}} Preset */
-// `other` is a second text with as many tokens. `cut` is the wire that is marked until the reader cuts something; `then` is shown instead of `try` once it is cut.
+/** @typedef {{id: string, name: string, model: string, text: string, head: string, tab: string, step: number, cut: string, try: string, then: string, other?: string, without?: string, fill?: "zero" | "mean"}} Preset */
+// `other` is a second text with as many tokens. `without` names the heads that are off and the wires that are cut, and `fill` what replaces them. `cut` is the wire that is marked until the reader cuts something; `then` is shown instead of `try` once it is cut.
 
 /** @type {Preset[]} */
 export const PRESETS = [
@@ -127,5 +127,32 @@ export const PRESETS = [
     "cut": "",
     "try": "After A and B1, the token C1 is due. Only one gate is open from B1 to A. Force it shut, and then force others open: is there another head that predicts C1?",
     "then": ""
+  },
+  {
+    "id": "build-heads",
+    "name": "Build it up: heads",
+    "model": "two-layer",
+    "text": "The house belonged to Mr. Dorling. Nobody had seen Mr. D",
+    "head": "L1H3",
+    "tab": "parts",
+    "step": 24000,
+    "cut": "",
+    "try": "All eight heads write only their average output. Switch heads on until or is the most probable token again. How few are enough?",
+    "then": "",
+    "without": "L0H0,L0H1,L0H2,L0H3,L1H0,L1H1,L1H2,L1H3",
+    "fill": "mean"
+  },
+  {
+    "id": "build-wires",
+    "name": "Build it up: wires",
+    "model": "two-layer",
+    "text": "The house belonged to Mr. Dorling. Nobody had seen Mr. D",
+    "head": "L1H3",
+    "tab": "parts",
+    "step": 24000,
+    "cut": "",
+    "try": "All twelve wires into L1H3 are cut, and all heads are on. Reconnect wires by a click. How few bring or back?",
+    "then": "",
+    "without": "L0H0->L1H3.Q,L0H0->L1H3.K,L0H0->L1H3.V,L0H1->L1H3.Q,L0H1->L1H3.K,L0H1->L1H3.V,L0H2->L1H3.Q,L0H2->L1H3.K,L0H2->L1H3.V,L0H3->L1H3.Q,L0H3->L1H3.K,L0H3->L1H3.V"
   }
 ];

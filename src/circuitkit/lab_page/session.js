@@ -66,6 +66,7 @@ export class Session {
     this.typing = false;
     this.field = "text"; // in which the reader types
     this.walking = false;
+    this.from = ""; // the id of the preset that the reader has begun with
     this.waiting = 0; // the timers of typing and sliding
     this.sliding = 0;
   }
@@ -91,6 +92,7 @@ export class Session {
   /** @param {import("./presets.js").Preset} preset */
   begin(preset) {
     this.hold();
+    this.from = preset.id;
     return this.change(fromPreset(preset), preset.name);
   }
 
@@ -322,10 +324,11 @@ export class Session {
     this.replied = state;
   }
 
-  /** The preset that the text and the model are of. */
+  /** The preset that the text and the model are of; where several have them, the one that the reader has begun with. */
   preset() {
     const { state } = this;
-    return PRESETS.find(({ text, model }) => text === state.text && model === state.model);
+    const alike = PRESETS.filter(({ text, model }) => text === state.text && model === state.model);
+    return alike.find(({ id }) => id === this.from) ?? alike[0];
   }
 
   /** The wire that carries the scissors: the preset's, until the reader has cut something. */

@@ -23,8 +23,8 @@ export const TABS = ["parts", "score", "words", "neurons", "gates", "python"];
 export const LONGEST = 20_000;
 
 /** @param {import("./presets.js").Preset} preset @returns {State} */
-export function fromPreset({ model, step, text, head, tab }) {
-  return { model, step, text, head, tab, cuts: [], fill: "zero", at: -1, answer: -1, other: undefined };
+export function fromPreset({ model, step, text, head, tab, without = "", fill = "zero" }) {
+  return { model, step, text, head, tab, cuts: without.split(",").filter(Boolean), fill, at: -1, answer: -1, other: undefined };
 }
 
 /** @param {State} state */
