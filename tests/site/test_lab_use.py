@@ -426,3 +426,22 @@ def test_a_copy_without_mlps_agrees_and_a_gate_is_forced(open_page, site):
     assert "Mr. Dursley" in lab.page.get_by_label("Text", exact=True).input_value()
     assert lab.opened.problems == []
     assert lab.opened.accessibility_faults("circuit-lab") == []
+
+
+@pytest.mark.weekly
+def test_a_preset_begins_with_everything_off_and_a_reader_builds_it_up(open_lab):
+    """Three heads bring the prediction back, as do three wires; two presets share one text."""
+    lab = open_lab("#lab-build-heads")
+    assert lab.wait().startswith("Ready: the probability of or is 0.1%")
+    assert "Switch heads on" in lab.page.locator("circuit-lab").inner_text()
+    for head in ("L0H0", "L0H1", "L1H3"):
+        lab.press(head, role="switch", key="Space")
+    assert float(lab.probability("or").rstrip("%")) > 35
+    lab.press("Build it up: wires")
+    assert "Reconnect wires" in lab.page.locator("circuit-lab").inner_text()
+    model = load_model("two-layer")
+    text = "The house belonged to Mr. Dorling. Nobody had seen Mr. D"
+    wires = [f"L0H{head}->L1H3.{side}" for head in range(4) for side in "QKV"]
+    cut = run(model, model.to_tokens(text), without=wires).logits[0, -1].softmax(-1)
+    assert lab.probability("or") == f"{100 * float(cut[model.to_single_token('or')]):.1f}%"
+    assert lab.opened.problems == []
