@@ -23,6 +23,7 @@ CASES = {
     "score_of_itself": (0.866, 86.6, "Give a share between 0 and 1"),
     "constant_head": ("L1H0", "L0H1", "You need a large one"),
     "odds_of_mind": (torch.tensor(5.0).exp(), 5.0, "The odds are its exponential"),
+    "head_too_many": ("L1H2", "L0H0", "no set of heads predicts"),
     "rescaled_score": (1, 2, "so does the norm of W_OV"),
     "tied_wires": (2 / 3, 1, "one of them is not known"),
     "second_neuron": ([0, 3 / (1 + math.exp(-1))], [0, 3], "all attention goes to itself"),

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from circuitkit_book.exercises.checking import Result
 from circuitkit_book.exercises.exercise import as_tensor
-from circuitkit_book.exercises.short_answers import as_name, judge
+from circuitkit_book.exercises.short_answers import as_name, judge, judge_name
 
 
 def check_two_tokens_later(
@@ -48,6 +48,27 @@ def check_two_tokens_later(
     found = [hint for hint, keys in hints.items() if torch.equal(numbers[2:-2], keys[2:-2])]
     text = "\n".join([f"{title}: not yet.", *found])
     return Result(title, False, text, answer=answer, mistake=" ".join(found))
+
+
+def check_head_too_many(answer: Any) -> Result:
+    """Judge the head of the circuit of four without which `or` stays the most probable token.
+
+    Parameters
+    ----------
+    answer : the name of a head
+
+    Notes
+    -----
+    Source: this book.
+    """
+    needed = "Without this head, no set of heads predicts `or`."
+    hints = {
+        "L0H0": needed,
+        "L0H1": needed,
+        "L1H3": needed,
+        "L1H0": "This head is not among the four. At its mean, it is on in any case.",
+    }
+    return judge_name("One head too many", answer, "L1H2", hints)
 
 
 def check_rescaled_score(answer: Any) -> Result:
