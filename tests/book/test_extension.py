@@ -132,3 +132,9 @@ def test_a_comment_says_what_opens_the_panels_of_a_lab(until, opened):
 def test_a_comment_that_nothing_opens_is_refused(comment, message):
     with pytest.raises(ValueError, match=message):
         lab.held(comment, PAGE)
+
+
+def test_a_lab_says_how_much_its_model_loads():
+    sizes = {preset: lab.megabytes(preset) for preset in ("dursley", "before", "neuron", "gate")}
+    assert sizes == {"dursley": "1.8", "before": "1.1", "neuron": "2.5", "gate": "0.1"}
+    assert 'data-size="2.5"' in lab.element("neuron", "lab.html")

@@ -21,6 +21,7 @@ import re
 from html import escape
 from pathlib import Path
 
+from circuitkit import models
 from circuitkit.lab_page import bundle
 from circuitkit_book import superposition_models
 from circuitkit_book.exercises.on_the_page import fields
@@ -75,6 +76,15 @@ def gated_block() -> dict:
     return {"name": "gated", "card": card, "weights": base64.b64encode(data).decode()}
 
 
+def megabytes(preset: str) -> str:
+    """What the model of a preset weighs in a script, in MB."""
+    found = bundle.presets()[preset]
+    if found["model"] == "gated":
+        return "0.1"
+    size = models.weight_file(found["model"], found["step"]).stat().st_size
+    return f"{size * 4 / 3 / 1e6:.1f}"  # in base64
+
+
 def element(
     preset: str, page: str, *, inside: str = "", linked: bool = False, flags=(), task=None
 ) -> str:
@@ -84,7 +94,8 @@ def element(
         told = f' data-page="{escape(page)}"' if preset == BIRTH else ""
         told += "".join(f" {name}" for name in flags if preset == BIRTH)
         return f"<circuit-{preset}{told}>{inside}</circuit-{preset}>"
-    attributes = {"data-preset": preset, "data-page": page} | dict.fromkeys(flags, "")
+    attributes = {"data-preset": preset, "data-page": page, "data-size": megabytes(preset)}
+    attributes |= dict.fromkeys(flags, "")
     if task:
         attributes["data-held"] = json.dumps(task, ensure_ascii=False)
     if linked:

@@ -108,7 +108,7 @@ class CircuitLab extends HTMLElement {
       return;
     }
     const button = goButton("Start the model", () => this.start());
-    const note = noteOf("It loads 1.8 MB and runs in your browser. Nothing is uploaded.");
+    const note = noteOf(`It loads ${this.dataset.size ?? "1.8"} MB and runs in your browser. Nothing is uploaded.`);
     const start = document.createElement("div");
     start.className = "cl-start";
     // Where there is a still picture of the circuit, the whole picture is the button.
