@@ -1,10 +1,14 @@
 """Estimates of wires, their verification, and what `effect` and `attribution` share with `run`: keep, at, fills and measures.
 
-The references are plain hooks of transformer-lens and autograd on a model without norms.
+The references are plain hooks of transformer-lens and autograd on a model without norms, and transformer-lens's own edges.
 """
 
 import pytest
 import torch
+from transformer_lens.tools.analysis.attribution_patching import (
+    EdgeAttributionConfig,
+    attribution_patch,
+)
 
 import circuitkit as ck
 from circuitkit.ablation import replacement_of, run_with
@@ -56,6 +60,28 @@ def test_wires_have_the_slopes_of_plain_hooks(shares):
             for reader in range(4):
                 name = f"L0H{writer}->L1H{reader}.{side}"
                 assert found[name] == pytest.approx(float(wanted[i, writer, reader]), abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "neox-serial"])
+def test_wires_are_the_edges_of_transformer_lens(kind):
+    """It takes the slopes in the run on the corrupt text, and patches towards the clean one."""
+    model, edges = zoo.make(kind), {}
+    result = attribution_patch(
+        model,
+        clean=OTHER[:1],
+        corrupt=TOKENS[:1],
+        metric_fn=lambda logits: logits[..., -1, 5].sum(),
+        config=EdgeAttributionConfig(granularity="edge"),
+    )
+    for (writer, reader), score in result.edge_scores.items():
+        if writer.kind == "attn_head_out" and reader.kind in ("q_input", "k_input", "v_input"):
+            name = f"L{writer.layer}H{writer.head}->L{reader.layer}H{reader.head}"
+            name += f".{reader.kind[0].upper()}"
+            edges[name] = edges.get(name, 0.0) + score  # one for each position
+    found = ck.attribution(model, TOKENS[0], patch=OTHER[0], measure=last_logit, wires=True)
+    assert {*found.names} == {*edges}
+    for name, score in edges.items():
+        assert found[name] == pytest.approx(score, abs=1e-12)
 
 
 def check_slopes_are_those_of_small_cuts(kind):
