@@ -26,6 +26,8 @@ export class Guess {
     this.held = element.dataset.held ? JSON.parse(element.dataset.held) : null;
     /** @type {Set<string>} */
     this.tried = new Set();
+    /** @type {Set<string> | undefined} what is cut at the start */
+    this.first = undefined;
     this.closed = false;
     if (!this.held?.panels.length) return;
     const kept = window.circuitKept;
@@ -45,7 +47,8 @@ export class Guess {
 
   /** What is cut now, and once was, may be guess enough. @param {string[]} cuts */
   see(cuts) {
-    for (const cut of cuts) this.tried.add(cut);
+    this.first ??= new Set(cuts); // a setting may begin with cuts
+    for (const cut of cuts) if (!this.first.has(cut)) this.tried.add(cut);
     if (this.closed && this.held?.cuts && this.tried.size >= this.held.cuts) this.make();
   }
 

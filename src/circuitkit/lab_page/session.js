@@ -324,7 +324,7 @@ export class Session {
     this.replied = state;
   }
 
-  /** The preset that the text and the model are of; where several have them, the one that the reader has begun with. */
+  /** The preset that the text and the model are of; where several have them, the one that the reader has begun with. @returns {import("./presets.js").Preset | undefined} */
   preset() {
     const { state } = this;
     const alike = PRESETS.filter(({ text, model }) => text === state.text && model === state.model);
