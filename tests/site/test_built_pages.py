@@ -372,6 +372,7 @@ def test_a_folded_cell_says_what_it_holds_and_a_page_offers_its_own_files(name):
             "hide-output" in tags
         ):  # the answer of a prediction; its picture has a second fold for the code
             parts = ["source"] * ("hide-input" in tags) + ["output"]
+            parts = ["numbers"] * len(parts) if "numbers" in tags else parts
             wanted += [(f"Show the {part}", f"Hide the {part}") for part in parts]
     shown, hidden = (
         re.findall(rf'<p class="{state} admonition-title">(.*?)</p>', html(name))

@@ -92,7 +92,7 @@ def element(
     inside += "<noscript><p>The lab needs JavaScript.</p></noscript>"
     if preset in (TOY, BIRTH, DAY):
         told = f' data-page="{escape(page)}"' if preset == BIRTH else ""
-        told += "".join(f" {name}" for name in flags if preset == BIRTH)
+        told += "".join(f' {name}=""' for name in flags if preset == BIRTH)
         return f"<circuit-{preset}{told}>{inside}</circuit-{preset}>"
     attributes = {"data-preset": preset, "data-page": page, "data-size": megabytes(preset)}
     attributes |= dict.fromkeys(flags, "")
