@@ -234,7 +234,8 @@ def frozen_norm(model_run: Run, layer: int, norm: str) -> FrozenNorm | None:
 def expand(model_run: Run, max_order: int) -> dict[str, Path]:
     """All paths through at most `max_order` heads, in the order of how many heads they pass."""
     step, names = model_run.parts_before("unembed", neurons=False)
-    parts = [(name, model_run.recording.share(name, step)) for name in names]
+    # what heads write follows from what they read
+    parts = [(name, model_run.recording.share(name, step)) for name in names if name.kind != "H"]
     direct = sum(stream for part, stream in parts if part.layer is None)
     paths = {DIRECT: Path(0, torch.as_tensor(direct))}
     whole, bias = paths[DIRECT].z, torch.zeros_like(paths[DIRECT].z)
@@ -248,7 +249,7 @@ def expand(model_run: Run, max_order: int) -> dict[str, Path]:
         bias = bias + through_all_heads(bias, attention)
         whole = whole + through_all_heads(whole, attention)
         for part, stream in parts:
-            if part.layer != layer or part.kind == "H":
+            if part.layer != layer:
                 continue
             whole = whole + stream
             if part.kind == "MLP":

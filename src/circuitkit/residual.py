@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import one_hot
 from transformer_lens import FactoredMatrix
 
 from circuitkit.ablation import run
@@ -201,9 +200,10 @@ def logit_attribution(
     rows = read_rows(model, tokens)
     require_sum_of_logits(model)
     require_no_autocast(rows.tokens)
-    weights = answer_weights(model, rows, answer, versus)
-    used = weights.flatten(0, -2).any(0)  # of a single answer, one column: half a forward pass less
-    direction = weights[..., used] @ model.W_U.detach()[:, used].mT
+    ids = answer_ids(model, rows, answer)
+    is_by_mean = isinstance(versus, str) and versus == "mean"
+    other = None if versus is None or is_by_mean else answer_ids(model, rows, versus)
+    direction = at_answers(model.W_U.detach().mT, ids, other, is_by_mean)
     model_run = run(model, rows)
     norm = model_run.recording.final_norm()
     read = direction
@@ -214,23 +214,27 @@ def logit_attribution(
     if norm is not None and (norm_has_bias or norm.bias.any()):
         shares["norm bias"] = rows.blank(direction @ norm.bias)
     if unembedding_has_bias:
-        shares["unembed bias"] = rows.blank(weights @ model.b_U.detach())
+        b_U = at_answers(model.b_U.detach(), ids, other, is_by_mean)
+        shares["unembed bias"] = rows.blank(b_U)
     values = torch.stack(list(shares.values()))
-    require_sum(values, (weights * model_run.logits).sum(-1), "logit")
+    logits = model_run.logits
+    whole = logits.gather(-1, ids[..., None])[..., 0]
+    if is_by_mean:
+        whole = whole - logits.mean(-1)
+    elif other is not None:
+        whole = whole - logits.gather(-1, other[..., None])[..., 0]
+    require_sum(values, whole, "logit")
     return Table(values, {"part": tuple(shares)}, "logit")
 
 
-def answer_weights(
-    model: Model, rows: Rows, answer: Answer, versus: Answer | None
-) -> Float[Tensor, "batch pos d_vocab"]:
-    """The numbers whose product with all logits is the logit of the answer minus the other one."""
-    d_vocab = model.W_U.shape[1]
-    weights = one_hot(answer_ids(model, rows, answer), d_vocab).to(model.W_U)
-    if versus is None:
-        return weights
-    if versus == "mean":
-        return weights - 1 / d_vocab
-    return weights - one_hot(answer_ids(model, rows, versus), d_vocab)
+def at_answers(
+    table: Float[Tensor, "d_vocab *any"], ids: Tensor, other: Tensor | None, is_by_mean: bool
+) -> Float[Tensor, "batch pos *any"]:
+    """The rows of a table at the answers, minus those at other ones or minus the mean of all rows."""
+    chosen = table[ids]
+    if is_by_mean:
+        return chosen - table.mean(0)
+    return chosen if other is None else chosen - table[other]
 
 
 def answer_ids(model: Model, rows: Rows, answer: Answer) -> Int[Tensor, "batch pos"]:
