@@ -143,12 +143,13 @@ queries, keys and values have no inputs of their own, or heads no common output.
 
 @contextmanager
 def undisturbed(model: Model) -> Iterator[None]:
-    """Inside, dropout and the switches of a bridge are off; afterwards, all is as it was.
+    """Inside, dropout, autocast and the switches of a bridge are off; afterwards, all is as it was.
 
     Hooks of the bridge that `model.reset_hooks(including_permanent=True)` has removed are put back.
     """
     put_back_own_hooks(model)
-    with attributes_set((owner, name, False) for owner, name in settings_that_disturb(model)):
+    settings = ((owner, name, False) for owner, name in settings_that_disturb(model))
+    with attributes_set(settings), torch.autocast(model.W_E.device.type, enabled=False):
         yield
 
 

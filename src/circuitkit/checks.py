@@ -215,9 +215,9 @@ def to_token(model: "Model", answer: str | int) -> int:
         return pieces[0]
     if isinstance(answer, bool) or not isinstance(answer, int):
         raise TypeError(f"An answer is a token id or a string, not {shown(answer)}.")
-    if not 0 <= answer < model.cfg.d_vocab:
+    if not 0 <= answer < len(model.W_E):
         raise ValueError(
-            f"The answer {answer} is outside the vocabulary, 0 to {model.cfg.d_vocab - 1}."
+            f"The answer {answer} is outside the vocabulary, 0 to {len(model.W_E) - 1}."
         )
     return answer
 

@@ -278,8 +278,7 @@ def remember_before_processing(model: Model) -> None:
 @contextmanager
 def as_it_is(model: Model) -> Iterator[None]:
     """Inside, a model runs without switches, hooks of a user and autocast."""
-    device = model.W_E.device.type
-    with undisturbed(model), own_hooks_only(model), torch.autocast(device, enabled=False):
+    with undisturbed(model), own_hooks_only(model):
         yield
 
 

@@ -398,7 +398,7 @@ def writer_matrix(model: Model, name: str) -> Float[Tensor, "rows d_model"]:
     """What a part writes with, behind the gain of a norm behind its layer, times its `factor_of`."""
     (part,) = parse(name)
     if part.kind == "embed":
-        ids = torch.arange(model.cfg.d_vocab, device=model.W_E.device)
+        ids = torch.arange(len(model.W_E), device=model.W_E.device)
         # with the gain that Gemma gives its embedding in the module itself
         return multiplied(model, "embed", model.embed(ids[None])[0], "The embedding")
     if part.kind == "pos" or part.layer is None:

@@ -260,10 +260,10 @@ def on_device_of(model: "Model", rows: Rows) -> Rows:
             f"{model.cfg.n_ctx}. Shorten it: tokens[:, :{model.cfg.n_ctx}]."
         )
     lowest, highest = int(rows.tokens.min()), int(rows.tokens.max())
-    if lowest < 0 or highest >= model.cfg.d_vocab:
+    if lowest < 0 or highest >= len(model.W_E):
         raise ValueError(
             f"The token ids range from {lowest} to {highest}, but this model has the tokens "
-            f"0 to {model.cfg.d_vocab - 1}. Use the model's own tokenizer: model.to_tokens(text)."
+            f"0 to {len(model.W_E) - 1}. Use the model's own tokenizer: model.to_tokens(text)."
         )
     device = model.W_E.device
     return Rows(rows.tokens.to(device), rows.lengths.to(device))
@@ -420,8 +420,9 @@ def default_rows(model: "Model", *, period: int = 64, batch: int = 8) -> Repeate
     require_bridge(model)
     bos = getattr(model.tokenizer, "bos_token_id", None)
     n_opening = int(bos is not None)
-    period = min(period, (model.cfg.n_ctx - n_opening) // 2, model.cfg.d_vocab - n_opening)
-    return repeated_tokens(model.cfg.d_vocab, period, batch=batch, bos=bos)
+    d_vocab = len(model.W_E)
+    period = min(period, (model.cfg.n_ctx - n_opening) // 2, d_vocab - n_opening)
+    return repeated_tokens(d_vocab, period, batch=batch, bos=bos)
 
 
 @checked

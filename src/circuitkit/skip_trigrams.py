@@ -95,7 +95,7 @@ def strongest(
     require_products(model)
     require_unembedding_of_stream(model)
     require_attention_head(model, head)
-    d_vocab = model.cfg.d_vocab
+    d_vocab = len(model.W_E)
     require_tables(d_vocab, unigram=unigram, likelihood=likelihood, among=among)
     require_at_least(1, window=window, k=k)
     require_not_negative(min_together=min_together)

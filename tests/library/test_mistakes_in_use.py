@@ -24,7 +24,7 @@ from circuitkit.tables import Table
 from circuitkit.training import fit
 from circuitkit_book.residual_stream import subspace_overlap
 from circuitkit_book.skip_trigram_evidence import count_evidence
-from tests.support import tiny_models
+from tests.support import tiny_models, zoo
 
 SIZES = {"d_model": 12, "d_head": 4, "n_layers": 2, "n_ctx": 16, "n_heads": 3, "d_vocab": 23}
 TOKENS = torch.arange(21).reshape(3, 7)
@@ -218,3 +218,20 @@ def test_the_whole_input_of_a_gated_mlp_is_its_gate_beside_what_the_gate_multipl
         residual.virtual_weights(gated, "L0H1", f"L1 MLP{side}").AB for side in ("", ".Q", ".V")
     )
     torch.testing.assert_close(whole, torch.cat([gate, inner], dim=1))
+
+
+def test_a_size_of_the_vocabulary_that_was_written_by_hand_is_not_trusted():
+    native = tiny_models.boot(torch.float32, **zoo.NATIVE)
+    right = ck.circuits.full_ov(native, "L0H1").AB
+    native.cfg.d_vocab = 60
+    assert torch.equal(ck.circuits.full_ov(native, "L0H1").AB, right)
+    assert ck.induction.scores(native).values.isfinite().all()
+    with pytest.raises(ValueError, match="has the tokens 0 to 49"):
+        ck.run(native, torch.tensor([[55]]))
+
+
+def test_a_run_in_autocast_is_that_outside():
+    native, cut = tiny_models.boot(torch.float32, **zoo.NATIVE), "L0H1->L1H2.K"
+    outside = ck.run(native, TOKENS[:1], without=cut).logits
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(ck.run(native, TOKENS[:1], without=cut).logits, outside)
