@@ -38,8 +38,9 @@ class Replacement:
 
     Parameters
     ----------
-    fill : `"zero"`; `"mean"`, the mean over the rows of the other run; `"resample"`, its row before,
-        where the last row stands before the first one; or `"patch"`, the same row of it
+    fill : `"zero"`; `"mean"`, the mean over the rows of the other run, or `"mean over tokens"`, over all
+        that it has read; `"resample"`, its row before, where the last row stands before the first one; or
+        `"patch"`, the same row of it
     source : the recording of the other run; None for `"zero"`
     positions : at which positions values are replaced; None for all
     rows : what the other run read, for `"mean"` and `"resample"`
@@ -94,8 +95,8 @@ def from_other_rows(
     The positions of texts of different lengths do not correspond. So their mean is that over all
     tokens, and a row that is longer than the one before takes its values from the beginning again.
     """
-    if fill == "mean":
-        by_position = not rows.is_padded and values.shape[1] == now.shape[1]
+    if fill.startswith("mean"):
+        by_position = fill == "mean" and not rows.is_padded and values.shape[1] == now.shape[1]
         mean = values.mean(0, keepdim=True) if by_position else rows.select(values).mean(0)
         # transformers takes a view of what a mixture of experts returns
         return mean.expand_as(now).contiguous()

@@ -11,7 +11,7 @@ import json
 import os
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -38,7 +38,7 @@ from circuitkit.intervention import Replacement
 from circuitkit.lab_page import bundle
 from circuitkit.names import SIDES, Name
 from circuitkit.norms import FrozenNorm
-from circuitkit.parts import Recording, head_names, neurons_in, norm_before
+from circuitkit.parts import head_names, neurons_in, norm_before
 from circuitkit.reading import attention_layers, layer_heads
 from circuitkit.residual import why
 from circuitkit.rows import Rows, Text, is_list_of, read_rows
@@ -404,18 +404,6 @@ def tokens_of(model: TransformerBridge) -> dict[str, Any]:
 # The comparison with PyTorch
 
 
-@dataclass(frozen=True)
-class Average(Replacement):
-    """The mean of a value over all positions of some runs."""
-
-    sources: tuple[Recording, ...] = ()
-
-    def __call__(self, now: Tensor, value_in: Callable[[Recording], Tensor]) -> Tensor:
-        """What replaces a value."""
-        values = [value_in(source).flatten(0, 1) for source in self.sources]
-        return torch.cat(values).mean(0).expand_as(now)
-
-
 def random_rows(model: TransformerBridge) -> list[Int[Tensor, "row pos"]]:
     """Two rows of random tokens, the same each time."""
     shape = 2, 1, min(40, model.cfg.n_ctx)
@@ -427,8 +415,8 @@ def compared(
     model: TransformerBridge, rows: Sequence[Tensor], texts: Sequence[Tensor]
 ) -> Iterator[dict[str, Any]]:
     """Logits of some rows, each without cuts and with some, for the page to compare."""
-    recordings = tuple(run(model, [row]).recording for row in texts)
-    average = Average("mean", recordings[0], sources=recordings)
+    whole = run(model, list(texts))
+    average = Replacement("mean over tokens", whole.recording, rows=whole.rows)
     choose = random.Random(0)
     for row, fill in zip(rows, (Replacement("zero"), average, average), strict=True):
         every = -(-row.shape[1] * len(model.W_E) // CHECKED)
@@ -439,7 +427,7 @@ def compared(
             yield {
                 "ids": row[0].tolist(),
                 "cuts": names,
-                "fill": fill.fill,
+                "fill": fill.fill.split()[0],
                 "every": every,
                 "logits": logits[0, :, ::every].float().contiguous(),
             }
