@@ -519,5 +519,8 @@ def heldout_rows(n: int, n_ctx: int = 256, *, seed: int = 0) -> Int[Tensor, "row
         )
     generator = torch.Generator().manual_seed(seed)
     starts = torch.randint(0, len(tokens) - n_ctx, (n,), generator=generator)
+    # the id 0 also pads rows: none has a second one at its beginning, or one at its end
+    starts += (tokens[starts] == 0).long()
+    starts -= ((tokens[starts + n_ctx - 2] == 0) & (starts > 0)).long()
     rows = tokens[starts[:, None] + torch.arange(n_ctx - 1)]  # [row, pos - 1]
     return torch.cat([torch.zeros(n, 1, dtype=torch.long), rows], dim=1)

@@ -68,6 +68,10 @@ def test_heldout_rows(heldout):
     assert torch.equal(rows, heldout_rows(5, 33, seed=3))
     assert not torch.equal(rows, heldout_rows(5, 33, seed=4))
     assert heldout_rows(2).shape == (2, 256)
+    for n_ctx in (13, 32):  # a place begins or ends at the mark between passages
+        rows = heldout_rows(64, n_ctx)
+        assert rows[:, 1].all()
+        assert rows[:, -1].all()
     state = torch.get_rng_state()
     heldout_rows(3)
     assert torch.equal(state, torch.get_rng_state())  # nobody's global seed is used
