@@ -6,7 +6,9 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from circuitkit import superposition as sp
 from circuitkit.heads import Heads, allowed_pairs
+from circuitkit.models import heldout_rows, load_model
 from circuitkit.reading import heads_of
+from circuitkit_book import pair_sharing
 from circuitkit_book import superposition_models as toy
 from circuitkit_book.stored_tables import load_results
 from circuitkit_book.superposition_task import (
@@ -409,6 +411,38 @@ def hand_made_resolved() -> list:
     runs = [[row for row in rows if row["heads"] == heads] for heads in (2, 4)]
     chosen = [any(row["strict"] for row in made if row["chosen"]) for made in runs]
     return chosen + [n for made in runs for n in (sum(row["strict"] for row in made), len(made))]
+
+
+def shared_pairs() -> list[float]:
+    """The one-layer model: share of strong pairs on which heads interfere, 300 rows. Stored tables: excess over heads of another
+    text with its interval, and the excess in both layers of the two-layer model; power at 1% of the strong pairs and at 5% of positions.
+    """
+    effects = pair_sharing.pairs_of(text_effects())
+
+    def excess(name: str, layer: int) -> dict:
+        wanted = {"model": name, "layer": layer, "level": "pairs", "null": "another text"}
+        wanted |= {"kind": "shared", "limit": 0.2}
+        rows = load_results("text_sharing")
+        return next(row for row in rows if all(row[key] == wanted[key] for key in wanted))
+
+    def power(level: str, planted: float) -> float:
+        wanted = {"model": "one-layer", "level": level, "null": "another text"}
+        wanted |= {"kind": "constructive", "planted": planted}
+        rows = load_results("text_power")
+        return next(row["power"] for row in rows if all(row[key] == wanted[key] for key in wanted))
+
+    one = excess("one-layer", 0)
+    two = [excess("two-layer", layer) for layer in (0, 1)]
+    found = [row["value"] - row["null_mean"] for row in (one, *two)]
+    limits = [one["excess_low"], one["excess_high"]]
+    shared = pair_sharing.share_of_strong(effects)["shared"]
+    return [shared, found[0], *limits, *found[1:], power("pairs", 0.01), power("positions", 0.05)]
+
+
+def text_effects() -> Tensor:
+    """Signed effects of the heads of the one-layer model on 300 rows of held-out text."""
+    tokens = heldout_rows(300, 64, seed=1)
+    return pair_sharing.signed_effects(load_model("one-layer"), tokens)
 
 
 def language_model() -> list[float]:

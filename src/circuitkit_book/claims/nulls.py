@@ -25,7 +25,7 @@ import torch
 from circuitkit import circuits, effects, induction, models
 from circuitkit import superposition as sp
 from circuitkit.reading import heads_of
-from circuitkit_book import skip_trigram_bugs
+from circuitkit_book import pair_sharing, skip_trigram_bugs
 from circuitkit_book import superposition_models as toy
 from circuitkit_book.claims import framework, gated, notes
 from circuitkit_book.claims.shipped import model, repeats, second_pass
@@ -75,6 +75,14 @@ def span(results: Iterable[list]) -> list[Range]:
 def bigram_table() -> list[Range]:
     """E9 on ten untrained zero-layer models."""
     return span(framework.bigram_table(untrained("zero-layer", seed)) for seed in SEEDS)
+
+
+def heads_of_other_texts() -> list[Range]:
+    """G30 with the effects of each head taken from another row, ten draws; the stored entries have their null in them."""
+    effects = pair_sharing.pairs_of(gated.text_effects())
+    generator = torch.Generator().manual_seed(0)
+    drawn = [pair_sharing.other_text(effects, generator) for _ in SEEDS]
+    return [*span([pair_sharing.share_of_strong(one)["shared"]] for one in drawn), *[[] for _ in range(7)]]
 
 
 def copying_heads() -> list[Range]:
