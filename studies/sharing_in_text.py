@@ -1,6 +1,6 @@
 """How many heads of a language model act on one pair, against three nulls, with the power of the test.
 
-python -m studies.sharing_in_text [shipped | toys | causal | smollm2 FOLDER]
+python -m studies.sharing_in_text [shipped | more | toys | causal | smollm2 FOLDER]
 
 The plan is `sharing_in_text.md`. Writes `text_sharing.csv` (shares and nulls), `text_power.csv` (planted sharing), `text_toys.csv` (models
 whose answer is known) and `text_causal.csv` (every set of heads cut on a pair). Each layer is a job that is kept in `/tmp`, so that an interrupted run goes
@@ -116,6 +116,29 @@ def against(head: dict, values, cell, share: float, limit: float) -> list[dict]:
             row |= {"excess_low": spread.quantile(0.025), "excess_high": spread.quantile(0.975)}
         found.append(row)
     return found
+
+
+def more_nulls(name: str, layer: int) -> list[dict]:
+    """The share of strong pairs with heads matched on the offset and the next token, or the key's token; five draws."""
+    torch.set_num_threads(1)
+    tokens = text_rows(N_ROWS)
+    effects = ps.signed_effects(load_model(name), tokens, layer)
+    values, n = ps.pairs_of(effects), effects.shape[-1]
+    offset = torch.arange(n)[:, None] - torch.arange(n)
+    matched_on = {"next token": tokens[:, 1:, None], "key's token": tokens[:, None, :n]}
+    rows = []
+    for what, token in matched_on.items():
+        cell = ps.pairs_of((token * n + offset)[None])[0]
+        whole, cells = in_full_cells(values, cell)
+        generator = torch.Generator().manual_seed(9)
+        drawn = [ps.share_of_strong(draw("matched", whole, cells, generator)) for _ in range(5)]
+        nulls = pd.DataFrame(drawn)
+        for kind, value in ps.share_of_strong(whole).items():
+            row = {"model": name, "layer": layer, "level": "pairs", "null": what}
+            row |= {"limit": ps.LIMIT, "kind": kind, "strong": round(0.01 * whole[0].numel())}
+            row |= {"value": value, "null_mean": nulls[kind].mean()}
+            rows.append(row | {"null_low": nulls[kind].min(), "null_high": nulls[kind].max()})
+    return rows
 
 
 # Power
@@ -381,6 +404,14 @@ def write(name: str, rows: list[dict]) -> None:
     print(table.to_string())
 
 
+def add_nulls(rows: list[dict]) -> None:
+    """The rows of more nulls, behind those of the other nulls."""
+    path, table = DATA / "text_sharing.csv", pd.DataFrame(rows).round(4)
+    old = pd.read_csv(path)
+    table = pd.concat([old[~old.null.isin(table.null.unique())], table])
+    table.to_csv(path, index=False, lineterminator="\n")
+
+
 def write_causal(rows: list[dict]) -> None:
     """One row for each layer."""
     table = pd.DataFrame(rows)
@@ -399,6 +430,9 @@ def main() -> None:
         done = run(delayed(shipped)(*job) for job in tqdm(LAYERS))
         write("text_sharing.csv", [row for found, _ in done for row in found])
         write("text_power.csv", [row for _, found in done for row in found])
+    if "more" in what or "shipped" in what:
+        done = run(delayed(more_nulls)(*job) for job in tqdm(LAYERS))
+        add_nulls([row for found in done for row in found])
     if "toys" in what:
         write("text_toys.csv", run(delayed(toy_row)(*job) for job in tqdm(toy_jobs())))
     if "causal" in what:

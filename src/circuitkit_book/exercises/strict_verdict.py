@@ -207,7 +207,7 @@ def sets_without_the_head(*inputs):
 EXERCISE = Exercise(
     name="strict_verdict",
     title="a verdict that can fail",
-    section="5-superposition/does-it-work#three-criteria",
+    section="5-superposition/does-it-work#when-does-a-head-carry-a-rule",
     solution=solution,
     cases=cases,
     axes=("head", "rate"),

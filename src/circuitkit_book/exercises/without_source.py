@@ -162,7 +162,7 @@ def difference(model, tokens):
 EXERCISE = Exercise(
     name="without_source",
     title="take the source away",
-    section="5-superposition/does-it-work#what-the-authors-own-check-does",
+    section="5-superposition/appendix#what-the-authors-own-check-does",
     solution=solution,
     cases=cases,
     axes=("rate",),
