@@ -82,7 +82,10 @@ def heads_of_other_texts() -> list[Range]:
     effects = pair_sharing.pairs_of(gated.text_effects())
     generator = torch.Generator().manual_seed(0)
     drawn = [pair_sharing.other_text(effects, generator) for _ in SEEDS]
-    return [*span([pair_sharing.share_of_strong(one)["shared"]] for one in drawn), *[[] for _ in range(7)]]
+    return [
+        *span([pair_sharing.share_of_strong(one)["shared"]] for one in drawn),
+        *[[] for _ in range(7)],
+    ]
 
 
 def copying_heads() -> list[Range]:
