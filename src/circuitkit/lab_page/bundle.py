@@ -38,7 +38,7 @@ ROWS = 8  # of held-out text, over which the lab takes means
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.M)
 EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const) )|^export \{[^}]*\};\n", re.M)
 COMMENT = re.compile(
-    r"^[ \t]*/\*\*(?:(?!\*/)[\s\S])*\*/[ \t]*\n|/\*\* @type \{.*?\} \*/ ?|^[ \t]*// .*\n|^[ \t]+",
+    r"^[ \t]*/\*\*(?:(?!\*/)[\s\S])*\*/[ \t]*\n|/\*\* @type \{.*?\} \*/ ?|^[ \t]*// .*\n|[ \t]+// [^\n\"'`]*$|^[ \t]+",
     re.M,
 )
 NAME = re.compile(r"^(?:async )?(?:function|class|const|let) ([\w$]+)", re.M)
