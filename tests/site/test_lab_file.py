@@ -85,12 +85,15 @@ def test_a_saved_page_opens_from_disk_without_a_request_and_a_wire_is_cut(
     names = run_python(opened.page, model)
     assert percent(model, [], names["logits"]) == percent(model, [WIRE])
     opened.page.get_by_role("tab", name="Neurons").press("Enter")
-    switch = opened.page.locator(".cl-neurons").get_by_role("switch").first
-    neuron = switch.get_attribute("aria-label")
-    switch.press("Space")
+    expect(opened.page.locator(".cl-panel")).to_contain_text("strongest of 48 are listed")
+    expect(opened.page.locator(".cl-panel")).not_to_contain_text("are measured")
+    switches = opened.page.locator(".cl-neurons").get_by_role("switch")
+    neuron = switches.first.get_attribute("aria-label")
+    opened.page.get_by_role("switch", name=neuron, exact=True).press("Space")
     expect(opened.page.locator(".cl-status")).to_contain_text(f"{neuron} is off")
     both = percent(model, [WIRE, neuron])
     expect(opened.page.locator(".cl-followed td").nth(2)).to_have_text(both)
+    expect(opened.page.locator(DRAWN)).to_have_count(1)
     assert opened.page.locator("h1").inner_text() == HARM
     assert [url for url in asked if not url.startswith("blob:")] == []
     assert opened.problems == []
@@ -132,7 +135,7 @@ def test_the_lab_of_the_site_opens_a_file_and_refuses_another(open_page, site, f
         "could not be opened: the file is damaged (its header would have"
     )
     assert not status.inner_text().endswith("..")
-    expect(status).to_be_in_viewport(ratio=1)
+    expect(status).to_be_in_viewport(ratio=0.9)
     page.evaluate(DROP, ["mine.html", file.read_text("utf-8")])
     expect(page.locator(".cl-verdict")).to_contain_text("Agrees with PyTorch")
     expect(page.get_by_label("Model", exact=True).locator("option").last).to_have_text(HARM)

@@ -46,6 +46,8 @@ export function neuronsPanel(session, reply, wire) {
       h("td", {}, h("button", { type: "button", class: `cl-switch${off ? " cl-gone" : ""}`, role: "switch", "aria-checked": String(!off), "aria-label": name, "data-key": `switch ${name}`, click: () => session.toggle(name) }, h("span", { class: "cl-knob", "aria-hidden": "true" }), h("span", { class: "cl-inout", "aria-hidden": "true" }, off ? "off" : "on"))),
     );
   };
+  /** @type {{wanted: string, listed: number[]}} */
+  let last = { wanted: "", listed: [] };
   const list = () => {
     const { names, fired, found } = session.neurons;
     session.query = query.value;
@@ -54,7 +56,10 @@ export function neuronsPanel(session, reply, wire) {
     const order = names.map((_, i) => i).filter((i) => names[i].toLowerCase().includes(wanted));
     order.sort((a, b) => Number(cuts.includes(names[b])) - Number(cuts.includes(names[a])) || Number(names[b].toLowerCase() === wanted) - Number(names[a].toLowerCase() === wanted) || size(names[b]) - size(names[a]));
     const focused = document.activeElement instanceof HTMLElement && rows.contains(document.activeElement) ? document.activeElement.dataset.key : "";
-    rows.replaceChildren(...order.slice(0, Math.max(SHOWN, cuts.length)).map((i) => row(names[i], fired[i])));
+    // Rows do not move under the pointer or the focus while more neurons are measured.
+    const stay = last.wanted === wanted && last.listed.length > 0 && rows.matches(":hover, :focus-within");
+    if (!stay) last = { wanted, listed: order.slice(0, Math.max(SHOWN, cuts.length)) };
+    rows.replaceChildren(...last.listed.map((i) => row(names[i], fired[i])));
     if (focused) /** @type {HTMLElement | null} */ (rows.querySelector(`[data-key="${focused}"]`))?.focus({ preventScroll: true });
     const [count, all] = [Object.keys(found).length, nLayers * nNeurons];
     const listed = order.length > SHOWN ? `The ${SHOWN} strongest of ${wanted ? `${thousands(order.length)} that were found` : thousands(all)} are listed.` : order.length ? "" : "No neuron has this name.";

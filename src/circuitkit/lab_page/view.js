@@ -648,7 +648,7 @@ export class View {
     const { cuts } = this.session.state;
     const wire = (/** @type {string} */ name) => name.includes(">");
     const size = (/** @type {string} */ name) => Math.abs(this.effect(name) ?? 0);
-    const strong = [...new Set([...Object.keys(this.session.effects), ...cuts])].filter((name) => wire(name) && (size(name) >= 0.25 || cuts.includes(name) || this.session.state.model === OWN));
+    const strong = [...new Set([...Object.keys(this.session.effects), ...cuts])].filter(wire);
     strong.sort((a, b) => size(b) - size(a));
     const all = allNames(reply.nLayers, reply.nHeads).filter(wire);
     // A handful of wires keep their order, so that a reader finds them again at another step.
