@@ -13,7 +13,14 @@ from circuitkit.effects import Effect
 from circuitkit.induction import BEHAVIOURS, InductionLoss
 from circuitkit.tables import Table
 
-__all__ = ["Survey", "stored_methods", "stored_survey", "stored_texts", "stored_zoo"]
+__all__ = [
+    "Survey",
+    "stored_matches",
+    "stored_methods",
+    "stored_survey",
+    "stored_texts",
+    "stored_zoo",
+]
 
 STORED_BEHAVIOURS = ("prefix_matching", "previous_token", "duplicate_token", "copying")
 """What the stored file calls the columns of `induction.scores`, in their order."""
@@ -154,3 +161,24 @@ def stored_texts() -> dict[str, Any]:
     'L18H6'
     """
     return stored("induction", "smollm2-texts.json")
+
+
+def stored_matches() -> dict[str, Any]:
+    """Load how many tokens the induction heads of SmolLM2 match.
+
+    Returns
+    -------
+    For `"SmolLM2"` and for the `"two-layer"` model of the book, by how many places before the last
+    token one token was replaced (`"0"`: none): the `"attention"` to the right source, as a mean over
+    the heads, its `"standard error"` over the rows, that of each of the `"heads"`, and the `"accuracy"`.
+
+    Notes
+    -----
+    Source: `studies/matches_of_smollm2.py`, which computed it.
+
+    Examples
+    --------
+    >>> stored_matches()["rows"]
+    32
+    """
+    return stored("induction", "smollm2-matches.json")
