@@ -50,14 +50,12 @@ def build(folder: Path) -> Path:
     return folder / "_build/html"
 
 
-@pytest.fixture(params=[PUBLIC, NOWHERE], ids=["public", "placeholder"])
-def built(request, tmp_path):
-    """A book and its address: the one that is built already, or two pages that are built with the other kind of address."""
-    if request.param.public == home().public:
-        return HTML, home()
-    copy_of_the_sources(tmp_path, request.param)
-    tmp_path.joinpath("_toc.yml").write_text(CONTENTS, "utf-8")
-    return build(tmp_path), request.param
+def other_kind(folder: Path) -> tuple[Path, Home]:
+    """Two pages that are built with the kind of address that the book does not have, and this address."""
+    place = NOWHERE if home().public else PUBLIC
+    copy_of_the_sources(folder, place)
+    folder.joinpath("_toc.yml").write_text(CONTENTS, "utf-8")
+    return build(folder), place
 
 
 def links(page: Path) -> dict[str, str]:
@@ -79,8 +77,13 @@ def check(html: Path, place: Home, names: list[str]) -> None:
         assert place.public or "colab.research.google.com/github" not in text
 
 
-def test_pages_lead_to_the_repository_if_it_has_an_address(built):
-    html, place = built
+def test_pages_lead_to_the_repository_if_it_has_an_address():
+    check(HTML, home(), [FIRST])
+
+
+@pytest.mark.weekly
+def test_pages_that_are_built_with_the_other_kind_of_address_follow_it(tmp_path):
+    html, place = other_kind(tmp_path)
     check(html, place, [FIRST])
 
 

@@ -277,6 +277,7 @@ def test_a_cache_tells_changed_weights_and_hooks_apart(tmp_path):
         ck.report(model, cache=tmp_path)
 
 
+@pytest.mark.weekly
 def test_a_folder_is_read_again_in_every_report(tmp_path):
     """Under one name in one process: the weights of a folder change between two reports."""
     import transformers
