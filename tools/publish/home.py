@@ -45,6 +45,11 @@ class Home(NamedTuple):
         """The address at which GitHub shows a file of the repository; empty while there is none."""
         return f"{self.url}/blob/{self.branch}/{path}" if self.public else ""
 
+    @property
+    def answer_form(self) -> str:
+        """The address of the form for answers to open questions; empty while there is none."""
+        return f"{self.url}/issues/new?template=answer.yml" if self.public else ""
+
 
 def home(root: Path = ROOT) -> Home:
     """Read the address."""

@@ -16,6 +16,7 @@ MODULES += [
     "search",
     "what_works",
     "without_solutions",
+    "questions",
 ]
 
 
