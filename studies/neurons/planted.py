@@ -38,8 +38,8 @@ READS = {
     "0.attn.k": ("position",),
     "0.attn.v": ("token",),
     "0.mlp.in": ("token",),
-    "1.attn.q": ("token", "position"),
-    "1.attn.k": ("token", "position"),
+    "1.attn.q": ("token",),
+    "1.attn.k": ("token",),
     "1.attn.v": ("token", "middle"),
     "1.mlp.in": ("token", "out"),
 }
