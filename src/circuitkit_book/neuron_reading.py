@@ -1,7 +1,8 @@
 """Chapter 4, "Why is this neuron on?": what a neuron reads, split into terms, and the lookup that any explanation must beat."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float, Int
@@ -12,10 +13,38 @@ from circuitkit.bridge import Model
 from circuitkit.checks import checked
 from circuitkit.residual import reader_matrix
 
-__all__ = ["Lookup", "explained", "neuron_terms"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Lookup", "activations", "explained", "judge_guesses", "neuron_terms"]
 
 Values = Float[Tensor, "row pos"]
 Tokens = Int[Tensor, "row pos"]
+
+
+@checked
+@torch.no_grad()
+def activations(
+    model: Model, tokens: Tokens, neuron: str, *, without: str | Sequence[str] = ()
+) -> Values:
+    """What a neuron passes on at every position, after its activation function.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge` with MLPs
+    tokens : token ids
+    neuron : a name such as `"L0N111"`
+    without : what is cut meanwhile, as in `circuitkit.run`
+
+    Examples
+    --------
+    >>> model = ck.load_model("two-layer-mlp")
+    >>> activations(model, model.to_tokens("It is"), "L0N111").shape
+    torch.Size([1, 3])
+    """
+    (name,) = ck.names.parse(neuron)
+    runs = (ck.run(model, rows, without=without) for rows in tokens.split(50))
+    return torch.cat([run.recording.neurons_z(name.layer or 0)[..., name.number] for run in runs])
 
 
 @checked
@@ -116,3 +145,58 @@ def explained(predicted: Tensor, value: Tensor) -> float:
     1.0
     """
     return float(1 - (predicted - value).square().mean() / value.var(correction=0))
+
+
+@checked
+def judge_guesses(
+    model: Model,
+    neuron: str,
+    sentences: Sequence[str],
+    guesses: Sequence[bool],
+    lookup: Lookup,
+    *,
+    above: float = 1.0,
+) -> "pd.DataFrame":
+    """Whether a neuron is on at the end of each sentence, next to a reader's guesses.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge` with MLPs
+    neuron : a name such as `"L0N111"`
+    sentences : the neuron is judged at their last tokens
+    guesses : True for each sentence at whose end the reader expects the neuron to be on
+    lookup : of this neuron
+    above : the neuron is on if its activation is larger
+
+    Returns
+    -------
+    A DataFrame with a row for each sentence, and a last row, *right*: how many answers of the reader, of
+    the lookup by token, and of the answer "always off" are right.
+
+    Raises
+    ------
+    ValueError : if there are no sentences, or not as many guesses as sentences
+
+    Notes
+    -----
+    Source: this book.
+    """
+    import pandas as pd  # takes half a second
+
+    if not sentences or len(sentences) != len(guesses):
+        raise ValueError(
+            f"There are {len(sentences)} sentences and {len(guesses)} guesses. Write at least one "
+            "sentence, and one guess, True or False, for each of them."
+        )
+    rows = []
+    for sentence, guess in zip(sentences, guesses, strict=True):
+        tokens = model.to_tokens(sentence)
+        value = float(activations(model, tokens, neuron)[0, -1])
+        expected = float(lookup.token(tokens)[0, -1])
+        rows.append([value > above, bool(guess), expected > above, False, f"{value:.1f}"])
+    columns = ["on", "your guess", "lookup", "always off", "activation"]
+    table = pd.DataFrame(rows, list(sentences), columns)
+    right = [str((table[name] == table["on"]).sum()) for name in columns[1:4]]
+    table = table.replace({True: "on", False: "off"})
+    table.loc["right"] = ["", *right, ""]
+    return table

@@ -13,7 +13,15 @@ __all__ = ["load_results", "stored_study"]
 
 @checked
 def stored_study(
-    name: Literal["minilm", "smollm2", "whisper", "trained", "pairs"],
+    name: Literal[
+        "minilm",
+        "smollm2",
+        "whisper",
+        "trained",
+        "pairs",
+        "neurons_text",
+        "neurons_planted",
+    ],
 ) -> "tuple[pd.DataFrame, dict[str, Any]]":
     """The stored results of a study of converted models, and where they came from.
 
@@ -21,7 +29,9 @@ def stored_study(
     ----------
     name : `"minilm"`, a sentence encoder, or `"smollm2"` and `"whisper"`, decoders, with a row for
         each number of heads per neuron; `"trained"`, small decoders trained with an MLP or
-        something in its place; `"pairs"`, attention heads with the wires of some neurons cut
+        something in its place; `"pairs"`, attention heads with the wires of some neurons cut;
+        `"neurons_text"`, neurons predicted by weights and by a lookup; `"neurons_planted"`, the rank
+        of neurons whose job is known
 
     Returns
     -------
@@ -32,7 +42,7 @@ def stored_study(
 
     Notes
     -----
-    Source: the scripts in `studies/edition-2/study`.
+    Source: the scripts in `studies/edition-2/study` and `studies/neurons`.
 
     Examples
     --------

@@ -183,7 +183,9 @@ def main() -> None:
         for sample, neurons in chosen(model, rows[parts[0]], layer).items():
             terms = terms_of_layer(model, rows, layer, neurons, extended)
             units = [unit(terms, i, rows, parts, model.cfg.d_vocab) for i in range(len(neurons))]
-            for i, (neuron, (r2, shares, predictions, values, n)) in enumerate(zip(neurons, units)):
+            for i, (neuron, (r2, shares, predictions, values, n)) in enumerate(
+                zip(neurons, units, strict=True)
+            ):
                 pair, tokens = "lookup, pair", "weights, tokens"
                 other = units[(i + 1) % len(units)][2][tokens]
                 line = {"layer": layer, "sample": sample, "neuron": f"L{layer}N{neuron}"}
