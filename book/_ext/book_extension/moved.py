@@ -5,6 +5,8 @@ from pathlib import Path
 
 MOVED = {
     "book/3-induction-heads/one-circuit-many-methods": "book/3-induction-heads/one-culprit-many-methods",
+    "book/4-mlps-as-heads/omega-transformer": "book/4-mlps-as-heads/omega-construction",
+    "book/4-mlps-as-heads/omega-limits": "book/4-mlps-as-heads/appendix-omega",
 }
 PAGE = """<!DOCTYPE html>
 <html lang="en">

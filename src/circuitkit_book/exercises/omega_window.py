@@ -91,7 +91,7 @@ def slope_inverted(n_pos, tolerance, eps):
 EXERCISE = Exercise(
     name="omega_window",
     title="how large Omega should be",
-    section="4-mlps-as-heads/omega-transformer#which-omega-is-large-enough",
+    section="4-mlps-as-heads/omega-construction#which-omega-is-large-enough",
     solution=solution,
     cases=cases,
     axes=("end",),

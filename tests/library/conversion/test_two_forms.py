@@ -20,7 +20,8 @@ def test_the_qk_table_of_a_neuron_head_is_the_input_row_of_the_neuron(two_forms,
     row = virtual_weights(original, "embed", neuron).AB[:, 0]
     # minus what the neuron reads, as the score for the bias token, which is the last column; 0 elsewhere
     assert torch.allclose(table[:-1, -1], -row, atol=1e-12)
-    assert not table[:, :-1].any() and not table[-1].any()
+    assert not table[:, :-1].any()
+    assert not table[-1].any()
 
 
 @pytest.mark.parametrize("neuron", ["L0N3", "L1N18"])
