@@ -47,9 +47,17 @@ def next_token_directions(
     tokens : token ids
     layer : which layer; the last or the one in front of it
 
+    Returns
+    -------
+    A direction for each query. The last position has no next token, so there is none for it.
+
     Raises
     ------
     ValueError : for other models and layers
+
+    Notes
+    -----
+    Error: rounding. Source: this book.
     """
     depth = len(model.blocks)
     if model.cfg.normalization_type or not model.cfg.attn_only or not depth - 2 <= layer < depth:
@@ -69,8 +77,8 @@ def next_token_directions(
     heads = heads_of(model)[later]
     with torch.enable_grad():
         written = own_position_attention(heads, live, fixed)
-        ((live + written) * direct).sum().backward()
-    return live.grad
+        (toward,) = torch.autograd.grad(((live + written) * direct).sum(), live)
+    return toward
 
 
 def own_position_attention(heads: Heads, live: Tensor, fixed: Tensor) -> Tensor:
@@ -103,6 +111,14 @@ def signed_effects(
     Returns
     -------
     Signed logits, above the mean of all logits. There is no query at the last position, which has no next token.
+
+    Raises
+    ------
+    ValueError : for other models and layers
+
+    Notes
+    -----
+    Error: rounding in the last layer. Source: this book; the direct effect is that of logit attribution.
     """
     directions = next_token_directions(model, tokens, layer)
     attention = model.blocks[layer].attn
@@ -136,6 +152,21 @@ def shared(
 
     The sum of the effects is the effect of the whole edge. *Constructive*: besides the head with the largest effect of the
     same sign, others of this sign add more than `limit` of the sum. *Destructive*: heads of the other sign take away more than `limit` of it.
+
+    Parameters
+    ----------
+    effects : the signed effect of each head on each pair
+    limit : a share of the sum
+
+    Notes
+    -----
+    If neither holds, what this head does with any set of the others stays within `limit` of the sum. Source: this book, after
+    the definition of "Gated Attention Blocks" (2024), section "Experimental Results".
+
+    Examples
+    --------
+    >>> [bool(part) for part in shared(torch.tensor([[3.0], [-1.0]]))]
+    [False, True]
     """
     edge = effects.sum(0)
     relative = effects * edge.sign() / edge.abs().clamp(min=1e-12)
