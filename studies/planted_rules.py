@@ -3,8 +3,8 @@
 python -m studies.planted_rules [DOSE ...]
 
 Stage 1 of the plan `sharing_in_text.md`. The one-layer model is trained further on natural rows, in half of which a rule `A ... B -> C` is
-planted, for 0, 15, 60 and 240 rules. Writes `planted_rules.csv`, one row a dose. No rule is learned, so no block is judged on rules;
-`gates_in_text.py` trains blocks on the shipped model. Each model is kept in `/tmp`, so that an interrupted run goes on. One or two minutes of one core each.
+planted, for 0, 15, 60 and 240 rules. Writes `planted_rules.csv`, one row a dose. No rule is learned, so no block is judged
+on rules. Each model is kept in `/tmp`, so that an interrupted run goes on. One or two minutes of one core each.
 """
 
 import sys

