@@ -16,12 +16,17 @@ from torch import Tensor
 from circuitkit.ablation import run
 from circuitkit.bridge import Model, norms_close_layers
 from circuitkit.checks import checked, require_at_least
-from circuitkit.first_use import require_sum_of_logits
+from circuitkit.first_use import require_right_weights, require_sum_of_logits
 from circuitkit.heads import Heads, norm_divisor, require_scores
 from circuitkit.names import Name, Side, parse, unknown
 from circuitkit.norms import FrozenNorm
 from circuitkit.parts import biases_at_end, head_names, is_part, parts_of
-from circuitkit.reading import attention_layers, heads_of, require_attention_head
+from circuitkit.reading import (
+    attention_layers,
+    heads_of,
+    layer_heads,
+    require_attention_head,
+)
 from circuitkit.residual import require_one_text, require_sum
 from circuitkit.rows import Text, read_rows
 from circuitkit.runs import Run
@@ -53,10 +58,11 @@ class Path:
     norm_behind: FrozenNorm | None = None
 
     @torch.no_grad()
-    def stream(self) -> Float[Tensor, "batch pos d_model"]:
-        """What the path has left in the residual stream."""
-        written = self.z if self.W_O is None else self.z @ self.W_O
-        return written if self.norm_behind is None else self.norm_behind.apply(written)
+    def stream(self, at: slice = slice(None)) -> Float[Tensor, "batch pos d_model"]:
+        """What the path has left in the residual stream, at some positions."""
+        z, norm = self.z[:, at], self.norm_behind
+        written = z if self.W_O is None else z @ self.W_O
+        return written if norm is None else norm.at(at).apply(written)
 
 
 class PathLogits(Mapping):
@@ -122,24 +128,35 @@ class PathLogits(Mapping):
         names = [names] if isinstance(names, str) else names
         if len(set(names)) < len(names):
             raise ValueError("A path is named twice. Name each path once, because logits add up.")
-        rows = self.run.rows
+        rows, where = self.run.rows, at
         if isinstance(at, int):
-            rows.index(at, "at")
+            first = int(rows.index(at, "at")[0])
+            where = slice(first, first + 1)
+        if rows.is_padded:  # the positions of a row count from its own end
+            where = slice(None)
         self.run.require_same_weights()
         model, norm = self.run.model, self.run.recording.final_norm()
-        stream = torch.zeros_like(self.run.recording.stream(Name("unembed")))
+        stream = self.stream(names, where)
+        if norm is not None:
+            stream = norm.at(where).apply(stream)
+            if BIAS in names:
+                stream = stream + norm.bias
+        if rows.is_padded:
+            stream = rows.blank(stream)
+            stream = rows.pick(stream, at) if isinstance(at, int) else stream[:, at]
+        elif isinstance(at, int):
+            stream = stream[:, 0]
+        logits = stream @ model.W_U.detach().to(stream)
+        return logits + model.b_U.detach() if BIAS in names else logits
+
+    def stream(self, names: Sequence[str], where: slice) -> Float[Tensor, "batch pos d_model"]:
+        """What several paths together have left in the stream, at some positions."""
+        stream = torch.zeros_like(self.run.recording.stream(Name("unembed"))[:, where])
         for name in names:
             if name not in self.paths:
                 raise unknown("path", name, self.paths)
-            stream = stream + self.paths[name].stream()  # in float32 for half precision
-        if norm is not None:
-            stream = norm.apply(stream)
-            if BIAS in names:
-                stream = stream + norm.bias
-        stream = rows.blank(stream)
-        chosen = rows.pick(stream, at) if isinstance(at, int) else stream[:, at]
-        logits = chosen @ model.W_U.detach().to(stream)
-        return logits + model.b_U.detach() if BIAS in names else logits
+            stream = stream + self.paths[name].stream(where)  # in float32 for half precision
+        return stream
 
 
 @checked
@@ -179,6 +196,7 @@ def path_logits(model: Model, tokens: Text, *, max_order: int | None = None) -> 
     """
     rows = read_rows(model, tokens)
     require_sum_of_logits(model)
+    require_right_weights(model)
     n_layers = len(model.blocks)
     max_order = n_layers if max_order is None else max_order
     require_at_least(0, max_order=max_order)
@@ -200,8 +218,7 @@ class FrozenAttention:
     @classmethod
     def of(cls, model_run: Run, layer: int) -> "FrozenAttention":
         """Read from a run what is frozen."""
-        names = head_names(model_run.model, layer)
-        heads = heads_of(model_run.model, names)
+        heads = layer_heads(model_run.model, layer)
         # half precision is too coarse for sums over many paths
         heads = heads.to(torch.promote_types(heads.W_Q.dtype, torch.float32))
         pattern = model_run.recording.patterns(layer).to(heads.W_Q)
