@@ -145,7 +145,10 @@ def test_a_row_of_the_claims_page_has_the_words_and_the_verdict_of_the_register(
         assert row["data-source"] == claim["source"]
         codes = [code.get_text() for code in row.select(".ck-links code")]
         assert codes == [claim[key] for key in ("by", "null_by") if key in claim]
-        links = [link["href"].removesuffix(".html") for link in row.select(".ck-links a")]
+        links = [
+            link["href"].removesuffix(".html") for link in row.select(".ck-links a:not(.ck-see)")
+        ]
+        assert bool(row.select(".ck-see")) == ("lab" in claim)
         assert [link.replace(".html#", "#") for link in links] == [claim["chapter"]] * (
             "chapter" in claim
         )
