@@ -527,22 +527,24 @@ def slopes_at(
     cuts = resolve(base.model, names, everywhere=replacement.positions is None)
     result = run_with(base.model, base.rows, cuts, replacement)
     mean, traced = measure(result).mean(), result.recording.traced
-    slopes: Any = [None]
+    # a measure that reads the cache depends on the run from which the cache comes
+    places = [*traced.items(), *result.recording.traced_for_cache.items()]
+    found: Any = [None]
     if mean.requires_grad:
-        places = list(traced.values())
-        slopes = torch.autograd.grad(mean, places, retain_graph=True, allow_unused=True)
-    if all(slope is None for slope in slopes):
+        values = [value for _, value in places]
+        found = torch.autograd.grad(mean, values, retain_graph=True, allow_unused=True)
+    if all(slope is None for slope in found):
         raise ValueError(
             "The measure has no gradient: no part changes it, or it uses detach() or no_grad(), or "
             "it calls the model. Give a differentiable function of the run, such as "
             "lambda run: run.logits[:, -1, 5]."
         )
     # an early measure, such as a pattern, does not depend on later heads: their slope is zero
-    pairs = zip(traced.items(), slopes, strict=True)
-    return result, {
-        place: torch.zeros_like(value) if slope is None else slope
-        for (place, value), slope in pairs
-    }
+    slopes = {place: torch.zeros_like(value) for place, value in traced.items()}
+    for (place, _), slope in zip(places, found, strict=True):
+        if slope is not None:
+            slopes[place] = slopes[place] + slope
+    return result, slopes
 
 
 def estimates_of_parts(

@@ -233,6 +233,8 @@ class Recording:
     """Where slopes are taken. Of a run: by `"L1"` and `"L1 MLP"`, what the heads or neurons of a changed
     layer have gathered. Of a second call: by `"Q"`, `"K"` and `"V"`, the stream that each changed input
     reads, before the norm."""
+    traced_for_cache: dict[str, Tensor] = field(default_factory=dict)
+    """The same of the run that the cache comes from."""
 
     is_additive: bool = False
     """Whether layers are known to add what they write to the stream."""

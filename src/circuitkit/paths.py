@@ -128,10 +128,12 @@ class PathLogits(Mapping):
         names = [names] if isinstance(names, str) else names
         if len(set(names)) < len(names):
             raise ValueError("A path is named twice. Name each path once, because logits add up.")
-        rows, where = self.run.rows, at
+        rows = self.run.rows
         if isinstance(at, int):
             first = int(rows.index(at, "at")[0])
             where = slice(first, first + 1)
+        else:
+            where = at
         if rows.is_padded:  # the positions of a row count from its own end
             where = slice(None)
         self.run.require_same_weights()

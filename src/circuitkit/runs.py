@@ -144,6 +144,7 @@ class Run:
                 "cannot be completed. Run it again, and read run.cache before the change."
             )
         recording = again.recording
+        self.recording.traced_for_cache = recording.traced
         for head, second in recording.second_call_of_head.items():
             for hook in ("attn.hook_pattern", "attn.hook_attn_scores"):
                 name = f"blocks.{head.layer}.{hook}"

@@ -18,6 +18,10 @@ def main(arguments: list[str] | None = None) -> int:
     grade.add_argument("--names", action="store_true", help="the page names the students")
     grade.add_argument("--book", default="", help="the address of the book, for links on the page")
     grade.add_argument("--secret", default="", help="the secret of the mysteries")
+    grade.add_argument(
+        "--mysteries", type=Path, help="their folder, to see that the secret is right"
+    )
+    grade.add_argument("--chapter", type=int, action="append", default=[], help="only this chapter")
     grade.add_argument("--seed", type=int, help="of the fresh cases; drawn if it is left out")
     grade.add_argument("--seconds", type=float, default=60.0, help="limit for one exercise")
     grade.add_argument("--megabytes", type=float, default=3000.0, help="limit of the memory")
@@ -41,6 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 def run_grade(given: argparse.Namespace) -> None:
     """Write the table, and the page if there is to be one, and print one line for each student."""
     from circuitkit_book.grading import Limits, class_page, grade, write_csv
+    from circuitkit_book.grading.mystery_files import require_same_secret
     from circuitkit_book.grading.tables import write_whole
 
     for path in filter(None, (given.csv, given.page)):
@@ -48,11 +53,12 @@ def run_grade(given: argparse.Namespace) -> None:
             raise ValueError(
                 f"{str(path)!r} cannot be written. Give a file in a folder that exists."
             )
+    if given.mysteries:
+        require_same_secret(given.mysteries, given.secret)
     seed = int.from_bytes(os.urandom(4)) // 2 if given.seed is None else given.seed
     limits = Limits(given.seconds, given.megabytes)
-    rows = []
-    for row in grade(given.folder, seed=seed, limits=limits, jobs=given.jobs, secret=given.secret):
-        rows.append(row)
+    given_to = {"limits": limits, "jobs": given.jobs, "secret": given.secret}
+    rows = list(grade(given.folder, seed=seed, chapters=given.chapter, **given_to))
     write_csv(rows, given.csv)
     if given.page:
         write_whole(class_page(rows, names=given.names, book=given.book), given.page)
@@ -66,8 +72,13 @@ def run_grade(given: argparse.Namespace) -> None:
 def run_mysteries(given: argparse.Namespace) -> None:
     """Write the mysteries of a list of names."""
     from circuitkit_book.grading import write_mysteries
+    from circuitkit_book.grading.submissions import read_any
 
-    lines = given.names.read_text("utf-8").splitlines()
+    if not given.names.is_file():
+        raise ValueError(
+            f"There is no file {str(given.names)!r}. Give one with a name in each line."
+        )
+    lines = read_any(given.names).splitlines()
     folders = write_mysteries([line for line in lines if line.strip()], given.secret, given.out)
     print(f"{given.out} has a mystery for each of {len(folders)} students.")  # noqa: T201
 

@@ -85,13 +85,13 @@ def attention_in_text(
                 ha="center",
                 va="center",
             )
-    for destination, source, weight in drawn:
+    for row in drawn:
+        destination, source, weight = int(row[0]), int(row[1]), float(row[2])
+        is_below = places[destination][0] > places[source][0]
         ax.add_patch(
             FancyArrowPatch(
-                middle(words, places, int(destination)),
-                middle(
-                    words, places, int(source), below=places[destination][0] > places[source][0]
-                ),
+                middle(words, places, destination),
+                middle(words, places, source, below=is_below),
                 connectionstyle="arc3,rad=0.25",
                 arrowstyle="-|>",
                 mutation_scale=9,

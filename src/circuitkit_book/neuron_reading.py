@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import circuitkit as ck
+from circuitkit import names
 from circuitkit.bridge import Model
 from circuitkit.checks import checked
 from circuitkit.residual import reader_matrix
@@ -42,7 +43,7 @@ def activations(
     >>> activations(model, model.to_tokens("It is"), "L0N111").shape
     torch.Size([1, 3])
     """
-    (name,) = ck.names.parse(neuron)
+    (name,) = names.parse(neuron)
     runs = (ck.run(model, rows, without=without) for rows in tokens.split(50))
     return torch.cat([run.recording.neurons_z(name.layer or 0)[..., name.number] for run in runs])
 
@@ -73,7 +74,7 @@ def neuron_terms(model: Model, tokens: Tokens, neuron: str) -> dict[str, Tensor]
     >>> list(neuron_terms(model, model.to_tokens("It is"), "L0N111"))[:3]
     ['embed', 'pos', 'L0H0']
     """
-    (name,) = ck.names.parse(neuron)
+    (name,) = names.parse(neuron)
     run = ck.run(model, tokens)
     reads = reader_matrix(model, neuron)[:, 0]
     norm = run.recording.frozen(f"blocks.{name.layer}.ln2")

@@ -139,8 +139,9 @@ def test_answer_that_repeats_what_the_notebook_expects_fails_on_fresh_cases(name
 def test_rows_say_that_memory_is_not_limited_where_it_cannot_be_read(tmp_path, monkeypatch):
     monkeypatch.setattr("circuitkit_book.grading.grader.psutil", None)
     hand_in(tmp_path, "Ada", "")
-    rows = list(grade(tmp_path, seed=7, jobs=1))
+    rows = list(grade(tmp_path, seed=7, jobs=1, chapters=[2]))
     assert {row.memory for row in rows} == {"not limited"}
+    assert {row.exercise[0] for row in rows} == {"2"}
     assert "psutil is missing" in class_page(rows)
 
 
@@ -218,6 +219,26 @@ def test_mystery_is_the_students_own_and_only_its_wire_is_accepted(tmp_path):
     assert both[1] == "too_many_wires"
     assert judge_mystery("Ada Lovelace", "a secret", "L0H1")[1] == "no_wire"
     assert judge_mystery("Ada Lovelace", "a secret", "")[0] == "no answer"
+    written = f"{wire[:4].lower()} -> {wire[6:]}"
+    assert judge_mystery(" Ada Lovelace ", "a secret", written)[0] == "accepted"
+    with pytest.raises(ValueError, match="made with another secret"):
+        write_mysteries(["Ada Lovelace"], "another secret", tmp_path)
+    assert open_mystery(folder / "mystery.safetensors")[1].equal(tokens)
+    marks = ["grade", str(tmp_path), "--csv", str(tmp_path / "marks.csv")]
+    assert main([*marks, "--secret", "a mistake", "--mysteries", str(tmp_path)]) == 2
+
+
+def test_names_are_alike_on_every_file_system_and_files_in_every_encoding(tmp_path):
+    composed, decomposed = "Chlo\u00e9", "Chloe\u0301"
+    (wire,) = next(iter(mystery_of(composed, "a secret").answers()))
+    for encoding in ("utf-8", "utf-8-sig", "utf-16"):
+        folder = tmp_path / encoding / decomposed
+        folder.mkdir(parents=True)
+        (folder / "mystery.txt").write_text(wire, encoding)
+        (one,) = submissions(tmp_path / encoding)
+        assert judge_mystery(one.student, "a secret", one.mystery)[0] == "accepted"
+        with pytest.raises(ValueError, match=r"handed in a mystery\.txt"):
+            next(grade(tmp_path / encoding, seed=7))
 
 
 def test_mysteries_refuse_bad_names_and_files_that_are_none(tmp_path):

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -64,7 +64,13 @@ class Row:
 
 
 def grade(
-    folder: Path, *, seed: int, limits: Limits = Limits(), jobs: int = 0, secret: str = ""
+    folder: Path,
+    *,
+    seed: int,
+    limits: Limits = Limits(),
+    jobs: int = 0,
+    secret: str = "",
+    chapters: Sequence[int] = (),
 ) -> Iterator[Row]:
     """Run the answers of all students in a folder, and yield a row for each student and exercise.
 
@@ -75,18 +81,26 @@ def grade(
     limits : for one exercise
     jobs : the number of students whose answers run at the same time; 0 for one on each processor
     secret : the secret with which the mysteries of the students were made; without it they are not judged
+    chapters : the chapters whose exercises run; all of them if it is empty
 
     Raises
     ------
-    ValueError : the folder has no answers
+    ValueError : the folder has no answers, there is no such chapter, or a student handed in a mystery and there is
+        no secret
 
     Source: this book.
     """
     students = submissions(Path(folder))
+    with_mystery = [one.student for one in students if one.mystery]
+    if with_mystery and not secret:
+        raise ValueError(
+            f"{with_mystery[0]!r} handed in a mystery.txt. Give the secret with which the mysteries were made."
+        )
+    names = [one.name for chapter in chapters or (None,) for one in catalogue(chapter)]
     context = process_context()
     threads = ThreadPoolExecutor(jobs or os.cpu_count() or 1)
     with threads:
-        done = [threads.submit(rows_of, one, context, seed, limits) for one in students]
+        done = [threads.submit(rows_of, one, names, context, seed, limits) for one in students]
         for one, rows in zip(students, done, strict=True):
             yield from rows.result()
             if secret:
@@ -104,8 +118,10 @@ def process_context() -> Any:
     return context
 
 
-def rows_of(student: Submission, context: Any, seed: int, limits: Limits) -> list[Row]:
-    """Run the answers of one student. After an exercise that had to be stopped, a new process goes on with the next."""
+def rows_of(
+    student: Submission, names: list[str], context: Any, seed: int, limits: Limits
+) -> list[Row]:
+    """Run the answers of one student to some exercises. After an exercise that had to be stopped, a new process goes on with the next."""
     numbers = {exercise.name: exercise.number for exercise in catalogue()}
     memory = "limited" if psutil else "not limited"
     rows: list[Row] = []
@@ -116,7 +132,7 @@ def rows_of(student: Submission, context: Any, seed: int, limits: Limits) -> lis
             Row(student.student, number, name, outcome, mistake, note, seconds, memory, seed)
         )
 
-    waiting = list(numbers)
+    waiting = list(names)
     while waiting:
         trial = run_process(student, waiting, context, seed, limits)
         for message in trial.finished:

@@ -1,26 +1,43 @@
 """A mystery for each student: a model with a planted circuit, made from a secret and her name."""
 
+import hashlib
+import json
 import re
+import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from circuitkit import lab
 from circuitkit_book.planted import WIRES, Planted, planted_model
 
+KEY = "key.json"
+"""In the folder of all mysteries: the names, and what a secret must give."""
+MISTAKES = {
+    "no_wire": "What is written is no wire, such as `L0H1->L1H2.K`.",
+    "too_many_wires": "The circuit is named, and wires that are not needed, too.",
+    "wrong_side": "The two heads are right, and the side (Q, K or V) is not.",
+    "answer_stays": "Without the named wires the model still predicts the answer.",
+}
+"""The named mistakes, with what a student is told."""
 WEIGHTS = ("W_E", "W_pos", "W_U", "W_Q", "W_K", "W_V", "W_O")
 FORBIDDEN = re.compile(r'[/\\:*?"<>|\0]|^\.')
 
 
 def mystery_of(student: str, secret: str) -> Planted:
     """Return the model of one student, in which exactly one wire of 48 carries the answer."""
-    return planted_model(text_of(student, secret))
+    return planted_model(text_of(plain(student), secret))
+
+
+def plain(name: str) -> str:
+    """A name without spaces around it, with its accents in the composed form: file systems differ in both."""
+    return unicodedata.normalize("NFC", name).strip()
 
 
 def text_of(student: str, secret: str) -> str:
@@ -54,8 +71,9 @@ def write_mysteries(students: Iterable[str], secret: str, out: Path) -> list[Pat
 
     Source: this book.
     """
-    names = [name.strip() for name in students]
+    names = [plain(name) for name in students]
     require_secret(secret)
+    require_same_secret(out, secret)
     for name in names:
         if not name or FORBIDDEN.search(name):
             raise ValueError(
@@ -65,6 +83,8 @@ def write_mysteries(students: Iterable[str], secret: str, out: Path) -> list[Pat
         if names.count(name) > 1:
             raise ValueError(f"The name {name!r} is given twice. Give every student another name.")
     folders = []
+    out.mkdir(parents=True, exist_ok=True)
+    (out / KEY).write_text(json.dumps({"key": key_of(secret)}), "utf-8")
     for name in names:
         planted = mystery_of(name, secret)
         folder = out / name
@@ -74,7 +94,7 @@ def write_mysteries(students: Iterable[str], secret: str, out: Path) -> list[Pat
         tensors = {key: getattr(planted, key).astype(np.float32) for key in WEIGHTS}
         tensors["tokens"] = np.array(planted.tokens)
         tensors["answer"] = np.array(planted.answer)
-        save_file(tensors, folder / "mystery.safetensors")
+        (folder / "mystery.safetensors").write_bytes(save(tensors))
         folders.append(folder)
     return folders
 
@@ -83,6 +103,26 @@ def require_secret(secret: str) -> None:
     """Raise an error for an empty secret."""
     if not secret:
         raise ValueError("The secret is empty. Give a text that students do not know.")
+
+
+def key_of(secret: str) -> str:
+    """What tells one secret from another without giving it away."""
+    return hashlib.scrypt(secret.encode(), salt=b"circuitkit", n=2**14, r=8, p=1, dklen=16).hex()
+
+
+def require_same_secret(folder: Path, secret: str) -> None:
+    """Raise an error if the mysteries of a folder were made with another secret.
+
+    Raises
+    ------
+    ValueError : they were
+    """
+    path = folder / KEY
+    if path.is_file() and json.loads(path.read_text("utf-8"))["key"] != key_of(secret):
+        raise ValueError(
+            f"The mysteries in {str(folder)!r} were made with another secret. Give the secret with which they "
+            "were made, or another folder."
+        )
 
 
 def open_mystery(path: str | Path) -> tuple[TransformerBridge, Tensor]:
@@ -121,11 +161,10 @@ def judge_mystery(student: str, secret: str, line: str) -> tuple[str, str, str]:
     """
     if not line:
         return "no answer", "", ""
-    words = [word for word in re.split(r"[\s,;]+|\band\b", line.replace(" ->", "->")) if word]
-    unknown = [word for word in words if word not in WIRES]
-    if unknown:
-        text = f"{unknown[0][:40]!r} is no wire. Expected wires such as 'L0H1->L1H2.K', separated by commas."
-        return "not accepted", "no_wire", text
+    text = re.sub(r"\s*->\s*", "->", line.upper())
+    words = [word for word in re.split(r"[\s,;]+|\bAND\b", text) if word]
+    if not words or not set(words) <= set(WIRES):
+        return "not accepted", "no_wire", f"{line[:60]!r}: {MISTAKES['no_wire']}"
     named = frozenset(words)
     right = mystery_of(student, secret).answers()
     if named in right:

@@ -60,9 +60,16 @@ def submission(student: str, entry: Path) -> Submission:
     if entry.is_file():
         return Submission(student, (entry,))
     answer = entry / "mystery.txt"
-    line = answer.read_text("utf-8", errors="replace").strip() if answer.is_file() else ""
+    line = read_any(answer).strip() if answer.is_file() else ""
     files = [entry / FILE] if (entry / FILE).is_file() else sorted(entry.glob("*.py"))
     return Submission(student, (*files, *sorted(entry.glob("*.ipynb"))), line)
+
+
+def read_any(path: Path) -> str:
+    """Read a text that an editor has saved as UTF-8 or UTF-16, with a mark at its beginning or without."""
+    content = path.read_bytes()
+    is_wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
+    return content.decode("utf-16" if is_wide else "utf-8-sig", errors="replace")
 
 
 Getter = Callable[[], Any]
@@ -81,7 +88,7 @@ def functions(path: Path, names: tuple[str, ...]) -> dict[str, Getter]:
     if path.suffix == ".ipynb":
         space = run_notebook(path)
         return {name: given(space[name]) for name in names if callable(space.get(name))}
-    text = path.read_text("utf-8")
+    text = read_any(path)
     pieces = SECTION.split(text)[1:]
     if pieces:
         codes = dict(zip(pieces[1::3], pieces[2::3], strict=True))

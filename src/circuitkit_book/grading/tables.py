@@ -12,6 +12,7 @@ import jinja2
 from circuitkit_book.exercises.checking import place
 from circuitkit_book.exercises.contents import catalogue
 from circuitkit_book.grading.grader import Row
+from circuitkit_book.grading.mystery_files import MISTAKES
 
 MYSTERY = ("The mystery of each student", "3-induction-heads/induction-in-a-trained-model")
 
@@ -68,7 +69,11 @@ def class_page(rows: Sequence[Row], *, names: bool = False, book: str = "") -> s
                 "accepted": sum(row.accepted for row in group),
                 "tried": sum(row.outcome not in ("no answer", "not read") for row in group),
                 "mistakes": Counter(row.mistake for row in group if row.mistake).most_common(),
-                "section": place(section),
+                "is_tried": any(row.outcome not in ("no answer", "not read") for row in group),
+                "other": sum(row.outcome == "stopped" or is_unnamed(row) for row in group),
+                "section": place(section)
+                if "#" in section
+                else 'chapter 3, page "induction in a trained model"',
                 "link": address(book, section),
             }
         )
@@ -82,7 +87,8 @@ def class_page(rows: Sequence[Row], *, names: bool = False, book: str = "") -> s
         "n_students": n_students,
         "lines": lines,
         "mistakes": sorted(mistakes, key=lambda one: -one["students"]),
-        "unsolved": [line for line in lines if not line["accepted"]],
+        "unsolved": [line for line in lines if line["is_tried"] and not line["accepted"]],
+        "untried": [line["number"] for line in lines if not line["is_tried"]],
         "n_stopped": len({row.student for row in stopped}),
         "students": solved(rows) if names else [],
         "seed": rows[0].seed if rows else 0,
@@ -91,6 +97,11 @@ def class_page(rows: Sequence[Row], *, names: bool = False, book: str = "") -> s
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
     return environment.get_template("class.html").render(values)
+
+
+def is_unnamed(row: Row) -> bool:
+    """Whether an answer was not accepted for a reason that has no name."""
+    return row.outcome == "not accepted" and not row.mistake
 
 
 def solved(rows: Sequence[Row]) -> list[tuple[str, int, str]]:
@@ -108,7 +119,7 @@ def hint_of(exercises: dict, mistake: str) -> str:
     """Return the hint that a reader gets for a mistake."""
     first = mistake.split(" or ")[0]
     hints = {one.__name__: one.__doc__ for each in exercises.values() for one in each.mistakes}
-    return hints.get(first) or ""
+    return hints.get(first) or MISTAKES.get(first, "")
 
 
 def address(book: str, section: str) -> str:
