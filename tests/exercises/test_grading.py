@@ -147,7 +147,7 @@ def test_rows_say_that_memory_is_not_limited_where_it_cannot_be_read(tmp_path, m
 
 @pytest.mark.weekly
 @pytest.mark.parametrize("exercise", catalogue(), ids=lambda exercise: exercise.name)
-@pytest.mark.parametrize("seed", [1, 123_456, 2**31 - 1])
+@pytest.mark.parametrize("seed", [1, 123_456, 720_076_637, 2**31 - 1])
 def test_every_known_mistake_is_named_alike_on_fresh_cases(exercise, seed):
     assert judge(exercise, exercise.solution, seed)
     for mistake in exercise.mistakes:
