@@ -24,6 +24,7 @@ def test_importing_circuitkit_imports_nothing_heavy():
     assert (done.returncode, done.stdout.strip()) == (0, "set()"), done.stderr
 
 
+@pytest.mark.weekly
 def test_modules_print_nothing_leave_the_seed_and_load_heavy_packages_late():
     code = f"""
 import sys, torch

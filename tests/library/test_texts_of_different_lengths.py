@@ -22,7 +22,7 @@ MIXTURES = {
     | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
     | {"shared_expert_intermediate_size": 16, "decoder_sparse_step": 1},
 }
-EVERY_TIME = ("gpt2", "mistral", "native-encoder")
+EVERY_TIME = ("mistral",)
 """Positions in the stream; rotations, windows and shared keys; heads that look ahead. All kinds weekly."""
 WEEKLY = sorted({*zoo.SHAPES, *NATIVE, *MIXTURES, "converted native-mlp", "converted gated"})
 

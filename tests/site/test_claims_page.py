@@ -52,6 +52,7 @@ def test_a_row_shows_its_null_and_what_it_is_of(page):
     expect(row.locator(".ck-null")).to_contain_text(claim.null_of)
 
 
+@pytest.mark.weekly
 def test_a_claim_about_a_model_of_the_lab_opens_there(open_page, site):
     opened = open_page(f"{site}/book/claims.html", width=1280)
     page = opened.page

@@ -95,6 +95,7 @@ def test_redundant_day_is_won_with_the_keyboard_on_a_phone(play):
     assert game.page.locator("circuit-day :is(button, .cd-port)").evaluate_all(low) == []
 
 
+@pytest.mark.weekly
 def test_lost_day_shows_the_circuit_and_survives_a_reload(play):
     planted = circuit_of_the_day(SIMPLE)
     ((wire,),) = planted.answers()

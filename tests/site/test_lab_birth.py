@@ -92,6 +92,7 @@ def test_stored_runs_are_drawn_at_their_share_and_step(birth):
     assert min(gaps) > 0
 
 
+@pytest.mark.weekly
 def test_wire_carries_the_prediction_after_the_birth_and_nothing_before(birth):
     birth.train(until=96)
     after, late = birth.shown()

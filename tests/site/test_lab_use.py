@@ -108,7 +108,9 @@ def test_cutting_a_wire_by_mouse_shows_the_change_and_reset_restores_it(open_lab
     assert lab.opened.problems == []
 
 
-@pytest.mark.parametrize(("width", "aside"), [(DESKTOP, 20), (PHONE, 20)])
+@pytest.mark.parametrize(
+    ("width", "aside"), [(PHONE, 20), pytest.param(DESKTOP, 20, marks=pytest.mark.weekly)]
+)
 def test_visitor_of_the_home_page_cuts_the_marked_wire_with_few_clicks(
     open_page, site, width, aside
 ):
@@ -274,6 +276,7 @@ def test_models_and_checkpoints_can_be_chosen(open_lab):
     assert lab.opened.problems == []
 
 
+@pytest.mark.weekly
 def test_controls_of_the_lab_are_large_enough_for_a_finger(open_lab):
     lab = open_lab(width=390, has_touch=True, is_mobile=True)
     lab.start()
@@ -285,6 +288,7 @@ def test_controls_of_the_lab_are_large_enough_for_a_finger(open_lab):
     assert lab.opened.too_wide() == []
 
 
+@pytest.mark.weekly
 def test_started_lab_is_accessible_in_every_panel(open_lab):
     lab = open_lab(width=390)
     lab.start()
@@ -322,7 +326,11 @@ def test_hostile_text_in_a_link_never_becomes_markup(open_lab):
 
 
 @pytest.mark.parametrize(
-    ("fill", "cuts"), [("zero", f"L0H0,{WIRE}"), ("mean", "L0H1,L0H0->L1H3.K")]
+    ("fill", "cuts"),
+    [
+        ("mean", "L0H1,L0H0->L1H3.K"),
+        pytest.param("zero", f"L0H0,{WIRE}", marks=pytest.mark.weekly),
+    ],
 )
 def test_python_of_the_lab_computes_the_numbers_shown(open_lab, fill, cuts):
     state = f"model=two-layer&tab=python&head=L1H3&text={TEXT}&fill={fill}&without={cuts}"
@@ -361,7 +369,10 @@ def shown(logits: torch.Tensor, token: int) -> str:
     return f"{value:.0f}%" if value >= 9.95 else f"{value:.1f}%"
 
 
-@pytest.mark.parametrize(("width", "theme"), [(DESKTOP, "light"), (PHONE, "dark")])
+@pytest.mark.parametrize(
+    ("width", "theme"),
+    [(DESKTOP, "light"), pytest.param(PHONE, "dark", marks=pytest.mark.weekly)],
+)
 def test_a_neuron_is_found_and_its_wire_is_cut_with_the_keyboard(open_page, site, width, theme):
     phone = {"has_touch": True, "is_mobile": True} if width == PHONE else {}
     lab = Lab(open_page(f"{site}/book/lab.html#lab-neuron", width=width, theme=theme, **phone))
@@ -398,6 +409,7 @@ def test_a_neuron_is_found_and_its_wire_is_cut_with_the_keyboard(open_page, site
     assert lab.opened.accessibility_faults("circuit-lab") == []
 
 
+@pytest.mark.weekly
 def test_a_copy_without_mlps_agrees_and_a_gate_is_forced(open_page, site):
     lab = Lab(open_page(f"{site}/book/lab.html#lab-neuron", width=DESKTOP))
     lab.wait()

@@ -246,6 +246,7 @@ def test_the_table_on_disk_is_the_table_of_the_report(made, folder):
     assert not [path for path in folder.iterdir() if path.is_dir()]
 
 
+@pytest.mark.weekly
 def test_finished_parts_are_read_from_the_cache_and_failed_ones_are_computed(tmp_path, monkeypatch):
     def fails(*_, **__):
         raise IndexError("list index out of range")
@@ -341,6 +342,7 @@ def test_a_bad_name_is_one_clear_sentence(tmp_path, capsys, name, out, says):
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.weekly
 def test_the_command_makes_the_same_page(of_one_layer, tmp_path, capsys):
     assert main(["report", "one-layer", "--out", str(tmp_path / "one.html")]) == 0
     assert (tmp_path / "one.html").read_bytes().decode() == of_one_layer.html
