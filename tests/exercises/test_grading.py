@@ -15,7 +15,7 @@ from circuitkit_book.exercises.checking import judge
 from circuitkit_book.exercises.exercise import Exercise
 from circuitkit_book.grading import Limits, class_page, grade, open_mystery, write_mysteries
 from circuitkit_book.grading.grader import Row
-from circuitkit_book.grading.mystery_files import judge_mystery, mystery_of
+from circuitkit_book.grading.mystery_files import judge_mystery, mystery_of, require_same_secret
 from circuitkit_book.grading.submissions import functions, submissions
 
 SLOW = ("average_out", "patch", "where_they_part", "without_source")
@@ -139,9 +139,9 @@ def test_answer_that_repeats_what_the_notebook_expects_fails_on_fresh_cases(name
 def test_rows_say_that_memory_is_not_limited_where_it_cannot_be_read(tmp_path, monkeypatch):
     monkeypatch.setattr("circuitkit_book.grading.grader.psutil", None)
     hand_in(tmp_path, "Ada", "")
-    rows = list(grade(tmp_path, seed=7, jobs=1, chapters=[2]))
+    rows = list(grade(tmp_path, seed=7, jobs=1, chapters=[2, 2]))
     assert {row.memory for row in rows} == {"not limited"}
-    assert {row.exercise[0] for row in rows} == {"2"}
+    assert [row.name for row in rows] == [exercise.name for exercise in catalogue(2)]
     assert "psutil is missing" in class_page(rows)
 
 
@@ -226,6 +226,8 @@ def test_mystery_is_the_students_own_and_only_its_wire_is_accepted(tmp_path):
     assert open_mystery(folder / "mystery.safetensors")[1].equal(tokens)
     marks = ["grade", str(tmp_path), "--csv", str(tmp_path / "marks.csv")]
     assert main([*marks, "--secret", "a mistake", "--mysteries", str(tmp_path)]) == 2
+    with pytest.raises(ValueError, match=r"has no secret\.key"):
+        require_same_secret(folder, "a secret")
 
 
 def test_names_are_alike_on_every_file_system_and_files_in_every_encoding(tmp_path):

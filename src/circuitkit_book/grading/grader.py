@@ -96,7 +96,8 @@ def grade(
         raise ValueError(
             f"{with_mystery[0]!r} handed in a mystery.txt. Give the secret with which the mysteries were made."
         )
-    names = [one.name for chapter in chapters or (None,) for one in catalogue(chapter)]
+    chosen = sorted(set(chapters)) or [None]
+    names = [exercise.name for chapter in chosen for exercise in catalogue(chapter)]
     context = process_context()
     threads = ThreadPoolExecutor(jobs or os.cpu_count() or 1)
     with threads:

@@ -1,7 +1,6 @@
 """A mystery for each student: a model with a planted circuit, made from a secret and her name."""
 
 import hashlib
-import json
 import re
 import unicodedata
 from collections.abc import Iterable
@@ -17,8 +16,8 @@ from transformer_lens.model_bridge import TransformerBridge
 from circuitkit import lab
 from circuitkit_book.planted import WIRES, Planted, planted_model
 
-KEY = "key.json"
-"""In the folder of all mysteries: the names, and what a secret must give."""
+KEY = "secret.key"
+"""A file in the folder of all mysteries: what `key_of` gives for their secret."""
 MISTAKES = {
     "no_wire": "What is written is no wire, such as `L0H1->L1H2.K`.",
     "too_many_wires": "The circuit is named, and wires that are not needed, too.",
@@ -73,7 +72,8 @@ def write_mysteries(students: Iterable[str], secret: str, out: Path) -> list[Pat
     """
     names = [plain(name) for name in students]
     require_secret(secret)
-    require_same_secret(out, secret)
+    if (out / KEY).is_file():
+        require_same_secret(out, secret)
     for name in names:
         if not name or FORBIDDEN.search(name):
             raise ValueError(
@@ -84,7 +84,7 @@ def write_mysteries(students: Iterable[str], secret: str, out: Path) -> list[Pat
             raise ValueError(f"The name {name!r} is given twice. Give every student another name.")
     folders = []
     out.mkdir(parents=True, exist_ok=True)
-    (out / KEY).write_text(json.dumps({"key": key_of(secret)}), "utf-8")
+    (out / KEY).write_text(key_of(secret) + "\n", "utf-8")
     for name in names:
         planted = mystery_of(name, secret)
         folder = out / name
@@ -115,10 +115,14 @@ def require_same_secret(folder: Path, secret: str) -> None:
 
     Raises
     ------
-    ValueError : they were
+    ValueError : they were, or the folder has no mysteries
     """
     path = folder / KEY
-    if path.is_file() and json.loads(path.read_text("utf-8"))["key"] != key_of(secret):
+    if not path.is_file():
+        raise ValueError(
+            f"{str(folder)!r} has no {KEY}. Give the folder that `python -m circuitkit_book mysteries` wrote."
+        )
+    if path.read_text("utf-8").strip() != key_of(secret):
         raise ValueError(
             f"The mysteries in {str(folder)!r} were made with another secret. Give the secret with which they "
             "were made, or another folder."

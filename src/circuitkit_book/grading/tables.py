@@ -14,7 +14,8 @@ from circuitkit_book.exercises.contents import catalogue
 from circuitkit_book.grading.grader import Row
 from circuitkit_book.grading.mystery_files import MISTAKES
 
-MYSTERY = ("The mystery of each student", "3-induction-heads/induction-in-a-trained-model")
+MYSTERY = "the mystery of each student"
+MYSTERY_SECTION = "3-induction-heads/induction-in-a-trained-model#cut-one-wire"
 
 
 def write_csv(rows: Sequence[Row], out: Path) -> None:
@@ -61,19 +62,16 @@ def class_page(rows: Sequence[Row], *, names: bool = False, book: str = "") -> s
         groups[row.name].append(row)
     lines = []
     for name, group in groups.items():
-        section = exercises[name].section if name in exercises else MYSTERY[1]
+        section = exercises[name].section if name in exercises else MYSTERY_SECTION
         lines.append(
             {
                 "number": group[0].exercise,
-                "title": exercises[name].title if name in exercises else MYSTERY[0],
+                "title": exercises[name].title if name in exercises else MYSTERY,
                 "accepted": sum(row.accepted for row in group),
                 "tried": sum(row.outcome not in ("no answer", "not read") for row in group),
                 "mistakes": Counter(row.mistake for row in group if row.mistake).most_common(),
-                "is_tried": any(row.outcome not in ("no answer", "not read") for row in group),
                 "other": sum(row.outcome == "stopped" or is_unnamed(row) for row in group),
-                "section": place(section)
-                if "#" in section
-                else 'chapter 3, page "induction in a trained model"',
+                "section": place(section),
                 "link": address(book, section),
             }
         )
@@ -87,8 +85,8 @@ def class_page(rows: Sequence[Row], *, names: bool = False, book: str = "") -> s
         "n_students": n_students,
         "lines": lines,
         "mistakes": sorted(mistakes, key=lambda one: -one["students"]),
-        "unsolved": [line for line in lines if line["is_tried"] and not line["accepted"]],
-        "untried": [line["number"] for line in lines if not line["is_tried"]],
+        "unsolved": [line for line in lines if line["tried"] and not line["accepted"]],
+        "untried": [line["number"] for line in lines if not line["tried"]],
         "n_stopped": len({row.student for row in stopped}),
         "students": solved(rows) if names else [],
         "seed": rows[0].seed if rows else 0,
