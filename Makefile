@@ -122,7 +122,8 @@ format: env ## format Python files and notebooks
 	$(VENV)/bin/ruff format $(FORMATTED)
 	$(VENV)/bin/ruff check --fix .
 
-lint: env ## format, faults, spelling, package layers, workflows
+lint: env ## merge conflicts, format, faults, spelling, package layers, workflows
+	@! git grep -nE '^(<{7}|>{7}) ' || { echo 'These lines are left over from a merge conflict: keep one side of each.'; exit 1; }
 	$(VENV)/bin/ruff format --check --quiet $(FORMATTED)
 	$(VENV)/bin/ruff check --quiet .
 	$(VENV)/bin/codespell -D- -D.codespell/dictionary.txt
