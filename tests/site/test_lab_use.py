@@ -270,7 +270,9 @@ def test_models_and_checkpoints_can_be_chosen(open_lab):
     lab.start()
     lab.page.get_by_label("Training step").press("Home")
     expect(lab.page.locator(".cl-training output")).to_have_text("0")
-    expect(lab.page.locator("circuit-lab .cl-status")).to_contain_text("Training step 0: ")
+    expect(lab.page.locator("circuit-lab .cl-status")).to_contain_text(
+        "Training step 0: at this step, "
+    )
     lab.page.get_by_label("Model", exact=True).select_option("one-layer")
     expect(lab.page.locator(".cl-card")).to_have_count(4)
     assert lab.opened.problems == []

@@ -377,10 +377,10 @@ export class View {
     const was = same?.answer.id === answer.id ? same.answer.after : undefined;
     const top = (/** @type {Reply} */ of) => of.guesses.reduce((best, guess) => (guess.after > best.after ? guess : best));
     const first = top(reply);
-    // A change of the step and the edits are different questions, so both probabilities are those of this step.
-    const stepped = changed && /raining step/.test(said ?? "");
+    // Another step is another model: nothing was done to this one, so the probabilities are those of this step alone.
+    const stepped = /raining step/.test(said ?? "");
     const changes = was === undefined ? "" : percent(was) === percent(answer.after) ? "stays at" : answer.after < was ? "falls" : "rises";
-    const move = stepped ? `at this step, ${name} has ${percent(answer.before)} in the intact model and ${percent(answer.after)} with your edits` : !changes ? `the probability of ${name} is ${percent(answer.after)}` : changes === "stays at" ? `${name} stays at ${percent(answer.after)}` : `${name} ${changes} from ${percent(was ?? 0)} to ${percent(answer.after)}`;
+    const move = stepped ? `at this step, ${name} has ${changed ? `${percent(answer.before)} in the intact model and ${percent(answer.after)} with your edits` : percent(answer.after)}` : !changes ? `the probability of ${name} is ${percent(answer.after)}` : changes === "stays at" ? `${name} stays at ${percent(answer.after)}` : `${name} ${changes} from ${percent(was ?? 0)} to ${percent(answer.after)}`;
     const lead = first.id === answer.id ? "" : `, and the most probable token is ${same && top(same).id !== first.id ? "now " : ""}${called(first.text)} with ${percent(first.after)}`;
     const cropped = reply.cropped ? ` The model reads only the first ${reply.tokens.length} tokens.` : "";
     const byte = reply.tokens.find(({ text }) => /^<[0-9A-F]{2}>$/.test(text));
