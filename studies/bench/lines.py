@@ -7,6 +7,8 @@ from typing import Any
 import pandas as pd
 
 CIRCUITS = ("induction", "virtual head")
+WITHOUT_ANSWER = ("predicts repeats", "repeats not explained")
+"""Lines of a report on which the answers are silent."""
 
 
 @dataclass(frozen=True)
@@ -15,7 +17,7 @@ class Line:
 
     Parameters
     ----------
-    line : `"behaviour"`, `"wire"`, `"skip trigram"` or `"circuit"`
+    line : `"behaviour"`, `"wire"`, `"group wire"`, `"skip trigram"` or `"circuit"`
     head, behaviour : of a behaviour; a skip trigram has a head, too
     wire : such as `"L0H1->L1H3.K"`
     trigram : token ids; empty if any skip trigram of the head is meant
@@ -75,15 +77,16 @@ def tried_lines_of(report: Any) -> list[Line]:
 
 
 def distinct_lines(rows: pd.DataFrame) -> list[Line]:
-    """Return the lines of some rows of a report's table, each once."""
+    """Return the lines of some rows of a report's table, each once, if there are answers to them."""
+    rows = rows[~rows["measure"].isin(WITHOUT_ANSWER)]
     return list(dict.fromkeys(line_of(row) for row in rows.to_dict("records")))
 
 
 def line_of(row: dict[str, Any]) -> Line:
     """Return the line of one row of a report's table."""
     name, measure = row["name"], row["measure"]
-    if measure == "wire":
-        return Line("wire", wire=name)
+    if measure in ("wire", "group wire"):
+        return Line(measure, wire=name)
     if measure == "skip trigram":
         ids = re.findall(r"#(\d+)", row["text"])
         return Line("skip trigram", name, trigram=tuple(map(int, ids)))

@@ -165,7 +165,7 @@ def wires(
             if source[0] >= to[0] or not behaves:
                 continue
             for side in "QKV":
-                cut = Cut(source, to, side)
+                cut = Cut((source,), to, side)
                 losses = [0.0]
                 if own and side != "V":
                     left = attention_scores(weights, norm, rows, cut)

@@ -31,9 +31,9 @@ class Sizes(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """A wire that is cut: the output of `source` is replaced by its mean in one input of `to`."""
+    """Wires that are cut: what `sources` write is replaced by its mean in one input of `to`."""
 
-    source: Head
+    sources: tuple[Head, ...]
     to: Head
     side: str
 
@@ -89,21 +89,22 @@ def run(
     cut: Cut | None = None,
     without: tuple[Head, ...] = (),
 ) -> Run:
-    """Run a model, perhaps with one wire cut or without the outputs of some heads."""
+    """Run a model, perhaps with wires into one input cut or without the outputs of some heads."""
     x = weights["W_E"][tokens] + weights["W_pos"][: tokens.shape[1]]
-    patterns, streams, removed = [], [], None
+    patterns, streams, removed = [], [], torch.zeros(())
     for layer in range(len(weights["W_Q"])):
         streams.append(normed(x, norm))
         changed = {}
-        if cut is not None and cut.to[0] == layer and removed is not None:
+        if cut is not None and cut.to[0] == layer:
             changed[cut.side] = (cut.to[1], normed(x - removed, norm))
         pattern, z = attend(weights, layer, streams[-1], changed)
         patterns.append(pattern)
         W_O = weights["W_O"][layer]
-        if cut is not None and cut.source[0] == layer:
-            h = cut.source[1]
-            output = z[:, h] @ W_O[h]
-            removed = output - output.mean((0, 1))
+        for source in () if cut is None else cut.sources:
+            if source[0] == layer:
+                h = source[1]
+                output = z[:, h] @ W_O[h]
+                removed = removed + output - output.mean((0, 1))
         present = [h for h in range(len(W_O)) if (layer, h) not in without]
         x = x + z[:, present].transpose(1, 2).flatten(2) @ W_O[present].flatten(0, 1)
     scale = x.std(-1, correction=0).mean() if norm else torch.ones(())

@@ -243,6 +243,8 @@ def notes(
     layers: tuple[int, int] = (0, 1),
     broken: bool = False,
     empty: str = "",
+    n_alike: int = 1,
+    n_scrambled: int = 0,
 ) -> Planted:
     """Plant a previous-token head that feeds the keys of an induction head.
 
@@ -252,13 +254,16 @@ def notes(
     layers : of the two heads
     broken : whether the note is scrambled by a rotation before it is written
     empty : "zero" or "random" for an induction head that writes nothing, or nothing useful
+    n_alike : how many heads do the job of the first, each of which is enough
+    n_scrambled : how many more heads attend to the previous token, and write a scrambled note
     """
     dims = 16 if sizes.d_model < 72 else 20
     model = Builder(sizes, seed, level, token=dims, position=12, note=dims, output=dims)
     note = model.rotation("token") if broken else torch.eye(dims)
-    first = model.add(
-        layers[0], [("position", "position", model.back(1))], [("token", "note", note)]
-    )
+    previous = [("position", "position", model.back(1))]
+    first = [model.add(layers[0], previous, [("token", "note", note)]) for _ in range(n_alike)]
+    for _ in range(n_scrambled):
+        model.add(layers[0], previous, [("token", "note", model.rotation("token"))])
     outputs = {"": model.writes(), "zero": torch.zeros(dims, dims)}
     if empty == "random":
         outputs[empty] = torch.randn(dims, dims, generator=model.generator) / math.sqrt(8 * dims)
@@ -267,8 +272,8 @@ def notes(
         [("token", "note", model.beta * torch.eye(dims))],
         [("token", "output", outputs[empty])],
     )
-    wires = [] if broken else [(first, second, "K")]
-    return Planted(model.build(), [first, second], wires, "repeat", {}, [])
+    wires = [] if broken else [(head, second, "K") for head in first]
+    return Planted(model.build(), [*first, second], wires, "repeat", {}, [])
 
 
 def pointer(sizes: Sizes, seed: int, level: Level, broken: bool = False) -> Planted:

@@ -129,6 +129,8 @@ def report(
     patterns = more_results.pop("patterns", {})
     results = rules.decided(results | more_results)
     problems |= more_problems
+    if "repeats" in results:
+        results["repeats"] += measures.unexplained_repeats(results["repeats"], scores)
     if "wires" in results:
         results["circuits"] = circuits(scores, results["wires"])
 
@@ -190,7 +192,7 @@ def first_jobs(subject: Subject) -> Jobs:
     model = subject.load()
     heads = [parse(name)[0] for name in measures.head_names(model)]
     layers = sorted({head.layer for head in heads if head.layer is not None})
-    jobs: Jobs = {"next token": (measures.next_token,)}
+    jobs: Jobs = {"next token": (measures.next_token,), "repeats": (measures.repeats,)}
     if layers:
         jobs["behaviour"] = (measures.behaviour,)
     for k in measures.heads_per_neuron(model):
@@ -205,7 +207,8 @@ def later_jobs(scores: list[Line]) -> Jobs:
     """Return the parts that follow the heads which the scores name."""
     jobs: Jobs = {}
     strongest = []
-    for kind, lines in measures.named_heads(scores).items():
+    clear = measures.named_heads(scores)
+    for kind, lines in clear.items():
         if lines:
             names = [line.name for line in lines]
             jobs[f"ablation {kind}"] = (measures.ablation, kind, names[: measures.MOST_HEADS])
@@ -214,7 +217,8 @@ def later_jobs(scores: list[Line]) -> Jobs:
         jobs["patterns"] = (measures.patterns, list(dict.fromkeys(strongest)))
     readers = readers_of_wires(scores)
     if readers:
-        jobs["wires"] = (wires, readers)
+        alike = {str(kind): [line.name for line in clear[kind]] for kind in WIRED}
+        jobs["wires"] = (wires, readers, alike)
     return jobs
 
 

@@ -13,6 +13,7 @@ class Behaviour(StrEnum):
     DUPLICATE_TOKEN = "duplicate token"
     FIRST_TOKEN = "first token"
     COPYING = "copying"
+    SUPPRESSION = "copy suppression"
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Line:
 
     Parameters
     ----------
-    name : of a head, a wire, a component, a circuit
+    name : of a head, a wire, a component, a circuit; heads that are cut together are joined by "+"
     measure : a behaviour, or another word for what was measured
     value : the measure
     low, high : its interval

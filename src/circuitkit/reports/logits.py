@@ -113,9 +113,15 @@ class Copying(NamedTuple):
     p: Float[Tensor, ""]
 
 
-def copying(unembedding: Unembedding, name: str) -> Copying:
-    """Measure at how many positions a head would raise the token there most, if it attended there."""
-    logits = unembedding.logits_by_source(name)
+def copying(unembedding: Unembedding, logits: Float[Tensor, "row pos id"]) -> Copying:
+    """Measure at how many positions a head would raise the token there most, if it attended there.
+
+    Parameters
+    ----------
+    unembedding : of a run on random rows
+    logits : what the head would add to the logits, by source; with the other sign, copying is that it
+        would lower the token there most
+    """
     own = unembedding.column(unembedding.done.tokens)
     most_raised = logits.argmax(-1)
     share = (most_raised == own).float().mean(1)
@@ -132,6 +138,26 @@ def copying(unembedding: Unembedding, name: str) -> Copying:
     difference = table[is_own].mean() - others.mean() - LEAST_LOGITS
     error = others.std() / n_tokens**0.5
     return Copying(share, control, upper_tail(difference, error))
+
+
+def lowered_p(
+    unembedding: Unembedding,
+    logits: Float[Tensor, "row pos id"],
+    pattern: Float[Tensor, "row dst src"],
+) -> Float[Tensor, ""]:
+    """Return the p-value of a head lowering, where it attends, the token there and no other token.
+
+    A head may rest on the first token, which is left out, and then it lowers nothing. The control is
+    what the head adds to the tokens of another row.
+    """
+    received = pattern.mean(1)[:, 1:].to(logits)
+    own = unembedding.column(unembedding.done.tokens)[:, 1:]
+    lowered = [
+        -(received * logits[:, 1:].gather(2, tokens[:, :, None])[..., 0]).sum(1)
+        for tokens in (own, own.roll(1, 0))
+    ]
+    difference = lowered[0] - lowered[1]
+    return upper_tail(difference.mean() - LEAST_LOGITS, difference.std() / len(own) ** 0.5)
 
 
 # Skip trigrams

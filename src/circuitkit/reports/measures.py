@@ -1,7 +1,7 @@
 """The parts of a report: each asks one tool of the library about a model and answers in lines."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import nan
 from typing import cast
@@ -21,9 +21,17 @@ from circuitkit.parts import head_names
 from circuitkit.reading import heads_of
 from circuitkit.reports import rules
 from circuitkit.reports.lines import Behaviour, Line
-from circuitkit.reports.logits import Unembedding, copying, tested_trigrams, trigrams_by_weights
-from circuitkit.rows import Rows, default_rows
+from circuitkit.reports.logits import (
+    Unembedding,
+    copying,
+    lowered_p,
+    tested_trigrams,
+    trigrams_by_weights,
+)
+from circuitkit.residual import unembedding_matrix, writer_matrix
+from circuitkit.rows import Rows, default_rows, second_pass, token_losses
 
+UNEXPLAINED = "The model predicts repeats, and no head that we test explains it."
 MOST_HEADS = 8
 """At most so many heads are listed, and taken out together, for each behaviour."""
 N_WORDS = 8
@@ -81,10 +89,14 @@ def behaviour(subject: Subject) -> list[Line]:
             pattern = done.recording.patterns(layer).cpu()
             for kind in rules.ATTENTION:
                 lines[kind] += attention_lines(pattern, rows, kind, names)
-        for name in names:
-            lines[Behaviour.COPYING].append(
-                scored(name, Behaviour.COPYING, *copying(unembedding, name))
-            )
+        for number, name in enumerate(names):
+            logits = unembedding.logits_by_source(name)
+            raises = copying(unembedding, logits)
+            lowers = copying(unembedding, -logits)
+            p = lowered_p(unembedding, logits, pattern[:, number])
+            lowers = lowers._replace(p=torch.maximum(lowers.p, p))
+            lines[Behaviour.COPYING].append(scored(name, Behaviour.COPYING, *raises))
+            lines[Behaviour.SUPPRESSION].append(scored(name, Behaviour.SUPPRESSION, *lowers))
     return [line for of_kind in lines.values() for line in of_kind]
 
 
@@ -97,7 +109,9 @@ def attention_lines(
     return [scored(name, kind, *numbers) for name, *numbers in zip(names, *columns, strict=True)]
 
 
-def scored(name: str, kind: str, values: Tensor, control: Tensor, p: Tensor) -> Line:
+def scored(
+    name: str, kind: str, values: Tensor, control: Tensor | float = nan, p: Tensor | float = nan
+) -> Line:
     """Return the line of a score that was measured on several random rows."""
     mean = values.mean()
     error = rules.STUDENT * values.std() / len(values) ** 0.5
@@ -112,6 +126,44 @@ def named_heads(scores: list[Line]) -> dict[str, list[Line]]:
         if score.named:
             heads[score.measure].append(score)
     return heads
+
+
+def repeats(subject: Subject) -> list[Line]:
+    """Measure the loss on both passes of random rows that repeat, and on the prompt if it is text.
+
+    The model predicts repeats if its first choice is right on the second pass; the control is the first.
+    """
+    model = subject.load()
+    rows = default_rows(model, batch=rules.N_ROWS)
+    logits = run(model, rows).logits
+    span = slice(rows.start, rows.start + rows.period)
+    first = token_losses(logits[:, span], rows.tokens[:, span]).mean(1)
+    by_chance = (logits[:, span][:, :-1].argmax(-1) == rows.tokens[:, span][:, 1:]).float().mean(1)
+    second, accuracy = second_pass(logits, rows)
+    gain = accuracy - by_chance
+    error = gain.std() / len(gain) ** 0.5
+    p = rules.upper_tail(gain.mean() - rules.LEAST["predicts repeats"], error)
+    result = [
+        scored("model", "loss on the first pass", first),
+        scored("model", "loss on the second pass", second),
+        scored("model", "predicts repeats", accuracy, by_chance.mean(), p),
+    ]
+    if model.tokenizer is not None and len(subject.prompt) > 1:
+        text = run(model, subject.tokens())
+        losses = token_losses(text.logits, text.tokens)
+        result.append(Line("model", "loss on the text", float(losses.mean())))
+    return result
+
+
+def unexplained_repeats(repeats: list[Line], scores: list[Line]) -> list[Line]:
+    """Return a line that says so if a model predicts repeats, and no head matches prefixes."""
+    if any(score.named and score.measure == Behaviour.PREFIX_MATCHING for score in scores):
+        return []
+    return [
+        replace(line, measure="repeats not explained", text=UNEXPLAINED)
+        for line in repeats
+        if line.named
+    ]
 
 
 def ablation(subject: Subject, kind: str, names: list[str]) -> list[Line]:
@@ -132,23 +184,30 @@ def patterns(subject: Subject, names: list[str]) -> dict[str, Tensor]:
 # What the weights do
 
 
+@torch.no_grad()
 def words(subject: Subject, layer: int) -> list[Line]:
     """Read from the weights what each head of a layer looks for, and which tokens it raises."""
     model = subject.load()
     spelled = speller(model)
-    different = list(dict.fromkeys(subject.prompt))
-    tokens = different[-N_WORDS:]
-    result = []
-    for name in head_names(model, layer):
+    tokens = list(dict.fromkeys(subject.prompt))[-N_WORDS:]
+    heads = heads_of(model, head_names(model, layer))
+    embedding = writer_matrix(model, "embed")
+    # as in `full_qk` and `full_ov`, but for a few destinations and sources only
+    above_mean = embedding[tokens] - embedding.mean(0)
+    queries, W_K = above_mean @ heads.W_Q / heads.scale, heads.W_K
+    if heads.turn is not None:
         # where positions turn queries and keys, the key is one position before the query
-        offset = None if heads_of(model, name).turn is None else 1
-        tables = {
-            "looks for": circuits.full_qk(model, name, offset=offset),
-            "raises": circuits.full_ov(model, name),
-        }
-        for measure, table in tables.items():
-            above_mean = (table.A[tokens] - table.A.mean(0)) @ table.B
-            best = above_mean.topk(4)
+        queries = heads.turn(queries, torch.ones_like(queries[0, :, 0]).long())
+        W_K = heads.turn(W_K, torch.zeros_like(W_K[0, :, 0]).long())
+    written = circuits.written(model, heads)
+    values = {
+        "looks for": queries @ W_K.mT @ embedding.mT,
+        "raises": above_mean @ heads.W_V @ written @ unembedding_matrix(model),
+    }
+    result = []
+    for number, name in enumerate(heads.names):
+        for measure, table in values.items():
+            best = table[number].topk(4)
             for token, value, ids in zip(tokens, best.values[:, 0], best.indices, strict=True):
                 found = " ".join(map(spelled, ids.tolist()))
                 text = f"{spelled(token)} → {found}"

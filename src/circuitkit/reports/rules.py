@@ -29,14 +29,23 @@ from circuitkit.bridge import Model
 from circuitkit.data import stored
 from circuitkit.reports.lines import Behaviour, Line, Results
 
-ATTENTION = tuple(kind for kind in Behaviour if kind != Behaviour.COPYING)
+OF_OUTPUT = (Behaviour.COPYING, Behaviour.SUPPRESSION)
+"""Behaviours of what a head writes: it raises or lowers the token to which it attends."""
+ATTENTION = tuple(kind for kind in Behaviour if kind not in OF_OUTPUT)
 """Behaviours of a pattern. Their measure is the attention to the positions of the behaviour."""
 
 FALSE_SHARE = 0.05
-LEAST = {**dict.fromkeys(map(str, Behaviour), 0.25), "wire": 0.25, "skip trigram": 1.5}
+LEAST = {
+    **dict.fromkeys(map(str, Behaviour), 0.25),
+    "wire": 0.25,
+    "group wire": 0.25,
+    "skip trigram": 1.5,
+    "skip trigram through an MLP": 1.5,
+    "predicts repeats": 0.1,
+}
 """By how much a measure must exceed its control: a share, or logits for a skip trigram."""
 LEAST_LOGITS = 0.25
-"""The p-value of copying is for more logits than this above the mean token."""
+"""The p-value of copying is for more logits than this above the mean token, or below it."""
 CLEAR = 0.4
 """Wires are tried where a behaviour exceeds its control by this, so that a share of it is defined."""
 

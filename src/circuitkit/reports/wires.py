@@ -9,6 +9,7 @@ from torch import Tensor
 
 from circuitkit.ablation import run
 from circuitkit.bridge import Model, only_permanent_hooks
+from circuitkit.effects import random_controls
 from circuitkit.names import Side, parse
 from circuitkit.parts import head_names, norm_before, step_of
 from circuitkit.reading import heads_of
@@ -26,11 +27,19 @@ from circuitkit.rows import Rows
 
 WIRED = (Behaviour.PREFIX_MATCHING, Behaviour.PREVIOUS_TOKEN, Behaviour.DUPLICATE_TOKEN)
 """Behaviours whose wires are tried. Many heads of large models attend to the first token at rest."""
+GROUP = " + "
+"""This is between the heads of a group, in the name of their wire."""
+MOST_ALIKE = 16
+"""Of the heads with one behaviour, so many are cut together, those that show it most."""
+KEPT = 0.95
+"""A head is left out of a group if the others lose this share of what all lose."""
 FEW_TOKENS = ", few tokens"
 """This follows the behaviour in a line that was measured on random rows of few different tokens."""
 N_CONTROLS = 8
 """So many random directions are the control of a wire."""
 Stream = Float[Tensor, "row pos d_model"]
+ALL, FIND, TEST = slice(None), slice(0, None, 2), slice(1, None, 2)
+"""All rows; those on which groups are found; those on which they are tested."""
 
 
 class Reader:
@@ -78,10 +87,17 @@ class Reader:
         # weights in half precision are used in full precision
         return self.head.side(side, stream.to(self.unembedding.W))[:, 0]
 
-    def behaviours(self, query: Tensor, key: Tensor) -> dict[str, float]:
-        """Return each behaviour of the pattern above its control."""
+    def behaviours(self, query: Tensor, key: Tensor, rows: slice = ALL) -> dict[str, float]:
+        """Return each behaviour of the pattern above its control, as far as some rows count."""
         pattern = self.head.pattern_of(query, key)
-        return {kind: float((pattern * weight).sum()) for kind, weight in self.weights.items()}
+        return {
+            kind: float((pattern * weight[rows]).sum()) for kind, weight in self.weights.items()
+        }
+
+    def written(self, earlier: str) -> Stream:
+        """Return what an earlier head leaves in the stream, minus its mean over rows and positions."""
+        part = self.unembedding.done.part(earlier, before=self.name)
+        return part - part.mean((0, 1))
 
     def most_raised(self, stream: Stream) -> Int[Tensor, "row pos"]:
         """Return which token the head raises most if it attends to a position."""
@@ -95,18 +111,27 @@ class Reader:
         ----------
         side : the input
         missing : what is taken out of the stream
-        source : the tokens to which the earlier head attends `[row, pos]`. For values, the
-            behaviour is that the head raises these tokens most, as a share of all positions
+        source : the tokens to which the earlier head attends `[row, pos]`, -1 where this is the
+            position itself. For values, the behaviour is that the head raises these tokens most, as
+            a share of all positions
         """
-        stream = self.stream - missing
         if side == "V":
             before = share_equal(self.raised, source)
-            after = share_equal(self.most_raised(stream), source)
+            after = share_equal(self.most_raised(self.stream - missing), source)
             return {Behaviour.COPYING: float(before - after)}
-        query = self.input("Q", stream) if side == "Q" else self.query
-        key = self.input("K", stream) if side == "K" else self.key
-        left = self.behaviours(query, key)
-        return {kind: 1 - left[kind] / whole for kind, whole in self.whole.items()}
+        return self.pattern_lost(side, missing)
+
+    def pattern_lost(self, side: Side, missing: Stream, rows: slice = ALL) -> dict[str, float]:
+        """Return which share of each behaviour of the pattern is lost, on some rows."""
+        stream = (self.stream - missing)[rows]
+        query, key = self.query[rows], self.key[rows]
+        whole = self.behaviours(query, key, rows)
+        if side == "Q":
+            query = self.input("Q", stream)
+        else:
+            key = self.input("K", stream)
+        left = self.behaviours(query, key, rows)
+        return {kind: 1 - left[kind] / whole[kind] for kind in self.whole}
 
     def sides(self, source: Tensor) -> list[Side]:
         """Return the inputs at which wires are tried.
@@ -128,13 +153,16 @@ def share_equal(some: Tensor, others: Tensor) -> Float[Tensor, ""]:
 
 
 @torch.no_grad()
-def wires(subject: Subject, kinds_of: dict[str, list[str]]) -> list[Line]:
+def wires(
+    subject: Subject, kinds_of: dict[str, list[str]], alike: dict[str, list[str]]
+) -> list[Line]:
     """Cut every wire into some heads, and compare what is lost with random directions.
 
     Parameters
     ----------
     subject : the model
     kinds_of : for each head that the report names, the behaviours of its pattern
+    alike : for each behaviour of a pattern, the heads that show it, which are also cut together
 
     Returns
     -------
@@ -144,29 +172,38 @@ def wires(subject: Subject, kinds_of: dict[str, list[str]]) -> list[Line]:
     instead; it is computed where the cut loses at least the floor.
     """
     model = subject.load()
-    result = list(cut_wires(model, random_rows(model), kinds_of))
+    result = list(cut_wires(model, random_rows(model), kinds_of, alike))
     # a head may look for two tokens in a row, which shows only where single tokens come often
     matching = Behaviour.PREFIX_MATCHING
     again_of = {name: [str(matching)] for name, kinds in kinds_of.items() if matching in kinds}
-    again = cut_wires(model, random_rows(model, few_tokens=True), again_of)
+    again = cut_wires(model, random_rows(model, few_tokens=True), again_of, alike)
     return result + [replace(line, text=line.text + FEW_TOKENS) for line in again]
 
 
-def cut_wires(model: Model, rows: RandomRows, kinds_of: dict[str, list[str]]) -> Iterator[Line]:
-    """Cut the wires into some heads on these rows."""
+def cut_wires(
+    model: Model, rows: RandomRows, kinds_of: dict[str, list[str]], alike: dict[str, list[str]]
+) -> Iterator[Line]:
+    """Cut the wires into some heads on these rows, one by one and in groups of heads that are alike."""
     done = run(model, Rows.of(rows.tokens))
     unembedding = Unembedding.of(done, rows.tokens.unique())
     weights: dict[str, Tensor] = {kind: excess_weights(rows, kind) for kind in WIRED}
     generator = torch.Generator().manual_seed(0)
     for name, kinds in kinds_of.items():
         reader = Reader(unembedding, {kind: weights[kind] for kind in kinds}, name)
-        for earlier in heads_before(model, name):
-            written = done.part(earlier, before=name)
-            written = written - written.mean((0, 1))
-            source = rows.tokens.gather(1, done.pattern(earlier).argmax(-1))
+        alone = []
+        before = heads_before(model, name)
+        for earlier in before:
+            source = attended_elsewhere(rows.tokens, done.pattern(earlier))
             for side in reader.sides(source):
                 wire = f"{earlier}->{name}.{side}"
-                yield from cut_wire(reader, wire, side, written, source, generator)
+                written = reader.written(earlier)
+                alone += cut_wire(reader, wire, side, written, source, generator)
+        yield from alone
+        for heads in alike.values():
+            group = [head for head in heads if head in before][:MOST_ALIKE]
+            for side in ("Q", "K"):
+                if len(group) > 1 and reader.whole:
+                    yield from cut_group(reader, group, side, alone, generator)
 
 
 def cut_wire(
@@ -189,6 +226,69 @@ def cut_wire(
         yield wire_line(wire, kind, lost, null)
 
 
+def attended_elsewhere(
+    tokens: Int[Tensor, "row pos"], pattern: Float[Tensor, "row dst src"]
+) -> Int[Tensor, "row pos"]:
+    """Return the token to which each position attends most, or -1 if this is the position itself."""
+    place = pattern.argmax(-1)
+    is_own = place == torch.arange(tokens.shape[1], device=place.device)
+    return tokens.gather(1, place).masked_fill(is_own, -1)
+
+
+def cut_group(
+    reader: Reader, heads: list[str], side: Side, alone: list[Line], generator: torch.Generator
+) -> Iterator[Line]:
+    """Cut the wires from several heads into one input together, and test the smallest group of them.
+
+    On one half of the rows, heads are left out as long as the others lose as much, those that show
+    the behaviour least first. On the other half, what the group loses is compared with random
+    directions, with as many random heads of the same layers, and with what those of its wires lose
+    in all that lose at least the floor on their own.
+    """
+    written = {head: reader.written(head) for head in heads}
+    for kind in reader.whole:
+        group = smallest_group(reader, written, side, kind)
+        if len(group) == 1:
+            continue  # this wire has a line of its own
+        total = sum_of(written, group)
+        lost = reader.pattern_lost(side, total, TEST)[kind]
+        null = []
+        if lost >= LEAST["group wire"]:
+            missing = [turned(total, generator) for _ in range(N_CONTROLS)]
+            for others in random_controls(reader.unembedding.done.model, group, N_CONTROLS, 0):
+                missing.append(sum_of({head: reader.written(head) for head in others}, others))
+            null = [reader.pattern_lost(side, some, TEST)[kind] for some in missing]
+        names = {f"{head}->{reader.name}.{side}" for head in group}
+        of_single_wires = sum(
+            line.value
+            for line in alone
+            if line.name in names and line.text == kind and line.value >= LEAST["wire"]
+        )
+        group.sort(key=head_names(reader.unembedding.done.model).index)
+        name = f"{GROUP.join(group)}->{reader.name}.{side}"
+        yield wire_line(name, kind, lost, torch.tensor(null), "group wire", of_single_wires)
+
+
+def smallest_group(reader: Reader, written: dict[str, Stream], side: Side, kind: str) -> list[str]:
+    """Return the heads without which a cut of all of them would lose less."""
+
+    def lost(heads: list[str]) -> float:
+        return reader.pattern_lost(side, sum_of(written, heads), FIND)[kind]
+
+    group = list(written)
+    least = max(KEPT * lost(group), LEAST["group wire"])
+    for head in reversed(list(written)):
+        rest = [other for other in group if other != head]
+        if rest and lost(rest) >= least:
+            group = rest
+    return group
+
+
+def sum_of(written: dict[str, Stream], heads: list[str]) -> Stream:
+    """Return what some heads write together."""
+    return torch.stack([written[head] for head in heads]).sum(0)
+
+
 def heads_before(model: Model, name: str) -> list[str]:
     """Return the heads of earlier layers."""
     step = step_of(model, parse(name)[0])
@@ -203,13 +303,23 @@ def turned(vectors: Stream, generator: torch.Generator) -> Stream:
     return vectors[..., order] * signs
 
 
-def wire_line(wire: str, kind: str, lost: float, null: Float[Tensor, " control"]) -> Line:
-    """Return the line of a wire; its p-value is 1 if it loses less than the floor."""
+def wire_line(
+    wire: str,
+    kind: str,
+    lost: float,
+    null: Float[Tensor, " control"],
+    measure: str = "wire",
+    explained: float = 0.0,
+) -> Line:
+    """Return the line of a wire or a group; its p-value is 1 if it loses less than the floor.
+
+    The control is what random directions or heads lose, or what is `explained` otherwise, if it is more.
+    """
     if not len(null):
-        return Line(wire, "wire", lost, p=1.0, text=kind)
-    control = null.mean()
-    p = upper_tail(lost - control - LEAST["wire"], null.std())
-    return Line(wire, "wire", lost, control=float(control), p=float(p), text=kind)
+        return Line(wire, measure, lost, p=1.0, text=kind)
+    control = null.mean().clamp_min(explained) if explained else null.mean()
+    p = upper_tail(lost - control - LEAST[measure], null.std())
+    return Line(wire, measure, lost, control=float(control), p=float(p), text=kind)
 
 
 # Circuits
@@ -227,7 +337,7 @@ def circuits(scores: list[Line], wire_lines: list[Line]) -> list[Line]:
     for wire in wire_lines:
         if not wire.named:
             continue
-        reader = parse(wire.name)[-1]
+        reader = parse(wire.name.split("->")[-1])[-1]
         if reader.side == "V":
             wires_of["virtual head", wire.name] = [wire]
         elif wire.text.startswith(Behaviour.PREFIX_MATCHING) and str(reader.part) in copying:
