@@ -17,6 +17,7 @@ MODULES += [
     "what_works",
     "without_solutions",
     "questions",
+    "reports",
 ]
 
 

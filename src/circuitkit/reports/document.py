@@ -18,19 +18,16 @@ from circuitkit.bridge import Model
 from circuitkit.checks import checked, require_bridge
 from circuitkit.names import parse
 from circuitkit.reports import measures, rules
+from circuitkit.reports.comparison import compared, comparison_page, require_same_heads
 from circuitkit.reports.lines import Behaviour, Line, Results
 from circuitkit.reports.measures import Subject
 from circuitkit.reports.page import page_of
+from circuitkit.reports.showcase import prompt_ids, without_heads
 from circuitkit.reports.wires import WIRED, circuits, wires
 
 Jobs = dict[str, tuple]
 """For each part of a report, the function that computes it and its arguments behind the subject."""
 COLUMNS = ("part", *(field.name for field in fields(Line)))
-TEXT = (
-    "When Mary and John went to the store, John gave a drink to Mary. "
-    "When Mary and John went to the school, John gave a book to"
-)
-"""The prompt, if none is given."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +52,43 @@ class ModelReport:
     table: pd.DataFrame
     problems: dict[str, str]
     html: str
+
+    def compared_with(self, other: "ModelReport", out: str | Path | None = None) -> pd.DataFrame:
+        """Compare this report, line by line, with that of another model with the same heads.
+
+        Parameters
+        ----------
+        other : the report of a checkpoint, of a fine-tuned or a quantized copy of the model
+        out : where a page of the comparison is written, a name that ends in `.html`
+
+        Returns
+        -------
+        The lines that differ. `change` says that a line *appears* (only the other report names
+        it), *vanishes* (only this report names it), *rises* or *falls* (its 95% intervals in the two
+        reports have no number in common). A line without an interval can only appear or vanish.
+
+        Raises
+        ------
+        ValueError : if the models have other heads, or the page cannot be written at `out`
+
+        Notes
+        -----
+        Both reports use the same random tokens, so intervals that lie apart are a cautious sign of a
+        difference. Source: this book.
+
+        Examples
+        --------
+        >>> result = report("zero-layer")
+        >>> len(result.compared_with(result))
+        0
+        """
+        if out is not None:
+            require_page(Path(out))
+        require_same_heads(self.table, other.table)
+        changed = compared(self.table, other.table)
+        if out is not None:
+            Path(out).write_text(comparison_page(self.title, other.title, changed), "utf-8")
+        return changed
 
     def __repr__(self) -> str:
         lines = [f"Report of {self.title}: {len(self.table)} numbers"]
@@ -156,35 +190,21 @@ def require_page(out: Path) -> None:
 
 def title_of(model: str | Path | Model) -> str:
     """Return the name of a model, or of the folder that holds it."""
+    name = model
     if not isinstance(model, str | Path):
-        return getattr(model.cfg, "model_name", None) or type(model).__name__
-    return Path(model).name if Path(model).is_dir() else str(model)
+        name = getattr(model.cfg, "model_name", None) or type(model).__name__
+    is_path = Path(name).is_absolute() or Path(name).is_dir()
+    return Path(name).name if is_path else str(name)
 
 
 def subject_of(model: str | Path | Model, prompt: str | None) -> Subject:
-    """Return the model and its prompt; without a tokenizer, the prompt is random tokens."""
+    """Return the model and its prompt."""
     # a path means a folder, even where a shipped model has the same name
     name_or_model = str(model.absolute()) if isinstance(model, Path) else model
     subject = Subject(name_or_model, (), os.urandom(8).hex())
     bridge = subject.load()
     require_bridge(bridge)
-    n_ctx = bridge.cfg.n_ctx
-    if bridge.tokenizer is not None:
-        tokens = bridge.to_tokens(TEXT if prompt is None else prompt, truncate=prompt is None)[0]
-    elif prompt is None:
-        generator = torch.Generator().manual_seed(0)
-        tokens = torch.randint(bridge.cfg.d_vocab, (min(24, n_ctx),), generator=generator)
-    else:
-        raise ValueError(
-            "The model has no tokenizer, so it cannot read a prompt. Leave prompt out, or save the "
-            "tokenizer with the weights: tokenizer.save_pretrained(folder)."
-        )
-    if not 0 < len(tokens) <= n_ctx:
-        raise ValueError(
-            f"The prompt has {len(tokens)} tokens, and this model reads 1 to {n_ctx}. "
-            "Write another prompt."
-        )
-    return Subject(name_or_model, tuple(tokens.tolist()), subject.call)
+    return Subject(name_or_model, tuple(prompt_ids(bridge, prompt)), subject.call)
 
 
 def first_jobs(subject: Subject) -> Jobs:
@@ -213,6 +233,8 @@ def later_jobs(scores: list[Line]) -> Jobs:
             names = [line.name for line in lines]
             jobs[f"ablation {kind}"] = (measures.ablation, kind, names[: measures.MOST_HEADS])
             strongest.append(names[0])
+            if kind == Behaviour.PREFIX_MATCHING:
+                jobs["next token without"] = (without_heads, names[: measures.MOST_HEADS])
     if strongest:
         jobs["patterns"] = (measures.patterns, list(dict.fromkeys(strongest)))
     readers = readers_of_wires(scores)

@@ -1,23 +1,26 @@
-"""Fill the template of a report, and draw its figures. What is shown, and how, is in `page.html`."""
+"""Fill the template of a report. What is shown, and how, is in `page.html`, `found.html` and `report.css`."""
 
 from collections import defaultdict
-from math import isnan
+from math import comb, isnan, nan
 from pathlib import Path
 
 import jinja2
-import matplotlib
-import numpy as np
+import torch
 from markupsafe import Markup
-from matplotlib.figure import Figure
 from torch import Tensor
 
-from circuitkit import figures
-from circuitkit.figures.pictures import Picture, in_page
 from circuitkit.names import parse
 from circuitkit.reading import heads_of
 from circuitkit.reports import measures, rules
-from circuitkit.reports.lines import Line, Results
+from circuitkit.reports.drawings import circuit, heat_map
+from circuitkit.reports.lines import Behaviour, Line, Results
 from circuitkit.reports.measures import Subject
+from circuitkit.reports.summary import anchor, findings
+
+MOST_CARDS = 100
+"""If a model has more heads, the page has cards of those for which the report names something."""
+SMALLEST_P = 1e-12
+"""Smaller p-values are not told apart: no null is known to be normal so far out."""
 
 
 def page_of(
@@ -39,26 +42,70 @@ def page_of(
         "title": title,
         "results": results,
         "problems": problems,
+        "found": findings(results),
         "clear": clear,
-        "score_picture": score_picture(scores) if scores else None,
-        "pattern_picture": pattern_picture(patterns) if patterns else None,
+        "best_of": {line.measure: line for line in sorted(scores, key=lambda line: line.excess)},
+        "score_maps": score_maps(scores),
+        "pattern_maps": pattern_maps(patterns),
+        "circuit": circuit_of(results, clear),
+        "attention": next((pattern[-1].tolist() for pattern in patterns.values()), []),
+        "pattern_head": next(iter(patterns), None),
         "cards": lines_by_head(results, names),
+        "n_heads": len(names),
         "head": head,
         "offset": 1 if names and heads_of(model, head).turn is not None else None,
         "model": subject.model if isinstance(subject.model, str) else None,
+        "sizes": model.cfg,
         "tokens": list(subject.prompt),
-        "prompt": "".join(map(spelled, subject.prompt)).replace("·", " "),
+        "words": [spelled(token).replace("·", " ") for token in subject.prompt],
+        "opening": len(rules.opening_tokens(model)),
+        "has_words": model.tokenizer is not None,
         "settings": measures,
         "rules": rules,
         "summary": summary(results),
-        "bench": bench_totals(),
+        "bench": rules.bench_result(),
     }
+    return template("page.html").render(values)
+
+
+def template(name: str) -> jinja2.Template:
+    """Return a template of this folder."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
-    environment.filters["drawing"] = circuit_drawing
-    environment.filters["image"] = image
+    environment.filters["anchor"] = anchor
+    environment.filters["decimal"] = lambda number: "" if isnan(number) else f"{number:z.2f}"
     environment.filters["short"] = lambda number: "" if isnan(number) else f"{number:.3g}"
-    return environment.get_template("page.html").render(values)
+    environment.filters["p_value"] = p_value
+    environment.filters["at_least"] = lower_bound
+    return environment.get_template(name)
+
+
+def p_value(p: float) -> str:
+    """Write a p-value with one digit; none is 0."""
+    if isnan(p):
+        return ""
+    return f"{p:.1g}" if p >= SMALLEST_P else f"< {SMALLEST_P:.0e}"
+
+
+def lower_bound(successes: int, trials: int) -> float:
+    """Return the exact lower bound at 95% of a share: with it, so many successes have a chance of 5%.
+
+    Examples
+    --------
+    >>> round(lower_bound(14, 14), 3)
+    0.807
+    """
+    if not trials:
+        return nan
+    low, high = 0.0, successes / trials
+    for _ in range(40):
+        share = (low + high) / 2
+        chance = sum(
+            comb(trials, k) * share**k * (1 - share) ** (trials - k)
+            for k in range(successes, trials + 1)
+        )
+        low, high = (share, high) if chance < 0.05 else (low, share)
+    return low
 
 
 def summary(results: Results) -> list[tuple]:
@@ -67,79 +114,58 @@ def summary(results: Results) -> list[tuple]:
     for kind, least in rules.LEAST.items():
         tried = [line for lines in results.values() for line in lines if line.measure == kind]
         named = [line.p for line in tried if line.named]
-        largest = f"{max(named):.1g}" if named else ""
         if tried:
-            rows.append((kind, len(tried), len(named), least, largest))
+            rows.append((kind, len(tried), len(named), least, p_value(max(named, default=nan))))
     return rows
 
 
-def bench_totals() -> dict[str, int]:
-    """Return the number of models of the bench, and the verdicts on lines of all kinds."""
-    bench = rules.bench_result()
-    totals = {"models": bench["models"]}
-    for verdict in ("right", "false", "missed", "unclear"):
-        totals[verdict] = sum(counts[verdict] for counts in bench["kinds"].values())
-    return totals
-
-
 def lines_by_head(results: Results, names: list[str]) -> dict[str, dict[str, list[Line]]]:
-    """Return what the report found about each head, by measure."""
+    """Return what the report found about each head, by measure.
+
+    Of a large model, heads stay out for which nothing is named except the attention to the first token.
+    """
     cards: dict[str, dict[str, list[Line]]] = {name: defaultdict(list) for name in names}
+    shown = set(names if len(names) <= MOST_CARDS else ())
     for lines in results.values():
         for line in lines:
             if line.name in cards:
                 cards[line.name][line.measure].append(line)
-    return cards
+            if line.named and line.measure != Behaviour.FIRST_TOKEN:
+                shown.update(line.name.replace("->", " ").replace(".", " ").split())
+    return {name: card for name, card in cards.items() if name in shown}
 
 
-def circuit_drawing(lines: list[Line], label: str) -> Markup:
-    """Draw components with their values."""
-    values = {line.name: line.value for line in lines if not line.name.endswith("bias")}
-    alt = f"The largest values, {label}: {', '.join(values)}"
-    return image(figures.circuit(values, alt=alt, label=label))
+def circuit_of(results: Results, clear: dict[str, list[Line]]) -> Markup | None:
+    """Draw the wires of the circuits that the report names, and then its other wires."""
+    named = [line for line in results.get("wires", []) if line.named]
+    if not named:
+        return None
+    in_circuits = {wire for line in results["circuits"] for wire in line.name.split(", ")}
+    # of the two measures of prefix matching, the one on rows of different tokens comes first
+    order = list(Behaviour)
+    named.sort(key=lambda line: (line.name not in in_circuits, line.text not in order, -line.value))
+    behaviours = {line.name: kind for kind, lines in reversed(clear.items()) for line in lines}
+    return circuit(named, behaviours)
 
 
-def image(picture: Picture) -> Markup:
-    """Return a picture as an element of the page."""
-    tag = Markup('<img src="{}" alt="{}" width="{}">')
-    return tag.format(in_page(picture.png), picture.alt, picture.width)
+def score_maps(scores: list[Line]) -> list[Markup]:
+    """Draw the scores of all heads, one picture for each behaviour."""
+    maps = []
+    for kind in dict.fromkeys(score.measure for score in scores):
+        of_kind = {parse(line.name)[0]: line.value for line in scores if line.measure == kind}
+        n_layers = 1 + max(head.layer or 0 for head in of_kind)
+        n_heads = 1 + max(head.number or 0 for head in of_kind)
+        # a layer may have fewer heads than another one, and cells without a head stay empty
+        values = torch.full((n_layers, n_heads), nan)
+        for head, value in of_kind.items():
+            values[head.layer or 0, head.number or 0] = value
+        maps.append(heat_map(kind, values, "head", "layer"))
+    return maps
 
 
-def score_picture(scores: list[Line]) -> Picture:
-    """Draw the scores of all heads, one panel for each behaviour."""
-    heads = {score.name: parse(score.name)[0] for score in scores}
-    n_layers = 1 + max(head.layer or 0 for head in heads.values())
-    n_heads = 1 + max(head.number or 0 for head in heads.values())
-    # a layer may have fewer heads than another one, and cells without a head stay empty
-    panels = {score.measure: np.ma.masked_all((n_layers, n_heads)) for score in scores}
-    for score in scores:
-        head = heads[score.name]
-        panels[score.measure][head.layer, head.number] = score.value
-    best = max(scores, key=lambda score: score.value)
-    alt = (
-        f"Scores of every head, one panel for each of {', '.join(panels)}; the largest is "
-        f"{best.measure} of {best.name}, {best.value:.2f}"
-    )
-    return panel_picture(panels, "head", "layer", alt)
-
-
-def pattern_picture(patterns: dict[str, Tensor]) -> Picture:
-    """Draw attention patterns side by side."""
-    panels = {name: pattern.float().numpy() for name, pattern in patterns.items()}
-    alt = f"Attention patterns of {', '.join(panels)} on the prompt, destinations as rows"
-    return panel_picture(panels, "source", "destination", alt)
-
-
-def panel_picture(panels: dict[str, np.ndarray], x_label: str, y_label: str, alt: str) -> Picture:
-    """Draw heat maps side by side, on one scale from -1 to 1, with labelled axes."""
-    with matplotlib.rc_context():
-        figures.style()
-        fig = Figure(figsize=(2.1 * len(panels), 2.6), layout="constrained")
-        axes = np.atleast_1d(fig.subplots(1, len(panels)))
-        for ax, (title, values) in zip(axes, panels.items(), strict=True):
-            colors = figures.signed(np.ma.compressed(values), 1.0)
-            ax.imshow(values, aspect="auto", **colors)
-            ax.set(title=title, xlabel=x_label)
-            ax.locator_params(integer=True)
-        axes[0].set_ylabel(y_label)
-        return figures.picture(fig, alt=alt)
+def pattern_maps(patterns: dict[str, Tensor]) -> list[Markup]:
+    """Draw attention patterns, with destinations as rows."""
+    return [
+        heat_map(name, pattern.float(), "source", "destination")
+        for name, pattern in patterns.items()
+    ]

@@ -19,8 +19,8 @@ from circuitkit.rows import default_rows
 STORED = Path(__file__).resolve().parents[3] / "book" / "_static" / "reports"
 KEY = ["part", "name", "measure", "text"]
 PROMPT = (
-    "When Mary and John went to the store, John gave a drink to Mary. "
-    "When Mary and John went to the school, John gave a book to"
+    "The house belonged to Mr. Dorling. Nobody in the village had spoken to Mr. Dorling for a year. "
+    "One evening a letter came to the house, and it was for Mr."
 )
 HEADS = [f"L{layer}H{head}" for layer in range(2) for head in range(4)]
 
@@ -426,6 +426,20 @@ def test_the_next_token_and_what_adds_to_its_logit(model, stored):
     terms |= {name: wrote[0, -1] @ along for name, wrote in writes.items()}
     for name, value in terms.items():
         agree(line(stored, name, "adds to the logit"), value=value)
+
+
+def test_the_probability_of_the_next_token_without_the_induction_head(model, stored):
+    tokens = model.to_tokens(PROMPT)
+    answer = (model.run(tokens)[0][-1][0, -1] @ model.W_U).argmax()
+
+    def probability(without):
+        return float((model.run(tokens, without)[0][-1][0, -1] @ model.W_U).softmax(-1)[answer])
+
+    others = random_controls(model.bridge, ["L1H3"], 10, 0)
+    null = sorted(map(probability, others))
+    found = line(stored, "L1H3", "probability without", spelled(model, int(answer)))
+    agree(found, value=probability(["L1H3"]), control=null[(len(null) - 1) // 2])
+    assert found["value"] < 0.1 < 0.9 < found["control"]
 
 
 def test_a_source_is_not_counted_at_its_own_destination():
