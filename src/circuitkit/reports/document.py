@@ -151,7 +151,7 @@ def report(
     --------
     >>> result = report("zero-layer")
     >>> list(result.table["part"].unique())
-    ['next token']
+    ['next token', 'repeats']
     """
     if out is not None:
         require_page(Path(out))

@@ -155,6 +155,7 @@ def accepted(p_values, share=0.05):
 
 FLOORS = dict.fromkeys(["prefix matching", "previous token", "duplicate token"], 0.25)
 FLOORS |= {"first token": 0.25, "copying": 0.25, "wire": 0.25, "skip trigram": 1.5}
+FLOORS |= {"copy suppression": 0.25, "group wire": 0.25, "predicts repeats": 0.1}
 
 
 @pytest.mark.parametrize(

@@ -224,18 +224,60 @@ def sentences_of(report):
 
 
 def test_the_first_sentences_say_what_was_found(made, of_one_layer, of_mlps):
-    head, wire, text = sentences_of(made)
+    repeats, head, wire = sentences_of(made)
+    losses = [
+        line(made, "repeats", "model", f"loss on the {n} pass")["value"]
+        for n in ("first", "second")
+    ]
+    assert repeats.startswith("The model predicts repeats")
+    assert f"is {losses[0]:.2f} nats on the first pass and {losses[1]:.2f} on the second" in repeats
     score = line(made, "behaviour", "L1H3", "prefix matching")["value"]
     assert head.startswith("Head L1H3 attends to the token that followed an earlier copy")
     assert "induction head" in head
     assert f"{score:.0%} of its attention" in head
     assert wire.startswith("Head L1H3 needs what L0H1 writes")
-    told = line(made, "next token without", "L1H3", "probability without")
-    assert f"{told['value']:.2g} without L1H3" in text
-    assert "No head does induction: none of 4 heads" in sentences_of(of_one_layer)[0]
-    assert "induction head" in sentences_of(of_mlps)[0]
-    (only,) = sentences_of(ck.report("zero-layer"))
+    assert "of its attention to the token that followed an earlier copy is lost" in wire
+    _, head, text = sentences_of(of_mlps)
+    assert "induction head" in head
+    told = line(of_mlps, "next token without", "L1H2", "probability without")
+    assert f"{told['value']:.2g} without L1H2" in text
+    repeats, head, _ = sentences_of(of_one_layer)
+    assert repeats.startswith("The model does not predict repeats")
+    assert "No head does induction: none of 4 heads" in head
+    _, only = sentences_of(ck.report("zero-layer"))
     assert "the model predicts" in only
+
+
+def test_repeats_that_no_head_explains_and_heads_that_replace_each_other_have_a_sentence():
+    """The lines are made up, and only the words are tested."""
+    lines = [
+        Line("model", "loss on the first pass", 5.0),
+        Line("model", "loss on the second pass", 2.0),
+        Line("model", "predicts repeats", 0.6, control=0, named=True),
+        Line("model", "repeats not explained", 0.6),
+        Line(
+            "L0H0 + L0H1->L1H2.K",
+            "group wire",
+            0.9,
+            control=0.1,
+            named=True,
+            text="prefix matching",
+        ),
+    ]
+    subject = measures.Subject("zero-layer", (0, 1), "")
+    results = {"repeats": lines[:4], "wires": lines[4:], "circuits": []}
+    written = page.page_of("title", results, {}, {}, subject)
+    repeats, group = sentences_of(document.ModelReport("title", None, {}, written))
+    assert "no head that we test explains" in repeats
+    assert group.startswith(
+        "Head L1H2 needs what L0H0, L0H1 write, and one of them can replace another"
+    )
+    assert (
+        "its keys, 90% of its attention to the token that followed an earlier copy is lost" in group
+    )
+    drawing = BeautifulSoup(written, "html.parser").select_one("#found svg")
+    assert [text.text for text in drawing.select(".name")] == ["L0H0", "L0H1", "L1H2"]
+    assert [group.text for group in drawing.select("g")] == ["K90%", "K90%"]
 
 
 def test_every_link_of_a_page_leads_to_a_line(made, of_one_layer, of_mlps):
