@@ -3,10 +3,10 @@
 from collections import defaultdict
 from math import comb, isnan, nan
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import torch
-from markupsafe import Markup
 from torch import Tensor
 
 from circuitkit.names import parse
@@ -47,7 +47,8 @@ def page_of(
         "best_of": {line.measure: line for line in sorted(scores, key=lambda line: line.excess)},
         "score_maps": score_maps(scores),
         "pattern_maps": pattern_maps(patterns),
-        "circuit": circuit_of(results, clear),
+        "circuit": circuit_of(results),
+        "behaviours": {line.name: kind for kind in reversed(clear) for line in clear[kind]},
         "attention": next((pattern[-1].tolist() for pattern in patterns.values()), []),
         "pattern_head": next(iter(patterns), None),
         "cards": lines_by_head(results, names),
@@ -135,20 +136,17 @@ def lines_by_head(results: Results, names: list[str]) -> dict[str, dict[str, lis
     return {name: card for name, card in cards.items() if name in shown}
 
 
-def circuit_of(results: Results, clear: dict[str, list[Line]]) -> Markup | None:
-    """Draw the wires of the circuits that the report names, and then its other wires."""
+def circuit_of(results: Results) -> dict[str, Any] | None:
+    """Return the drawing of the wires of the circuits that the report names, and of its other wires."""
     named = [line for line in results.get("wires", []) if line.named]
-    if not named:
-        return None
-    in_circuits = {wire for line in results["circuits"] for wire in line.name.split(", ")}
+    in_circuits = {wire for line in results.get("circuits", []) for wire in line.name.split(", ")}
     # of the two measures of prefix matching, the one on rows of different tokens comes first
     order = list(Behaviour)
     named.sort(key=lambda line: (line.name not in in_circuits, line.text not in order, -line.value))
-    behaviours = {line.name: kind for kind, lines in reversed(clear.items()) for line in lines}
-    return circuit(named, behaviours)
+    return circuit(named) if named else None
 
 
-def score_maps(scores: list[Line]) -> list[Markup]:
+def score_maps(scores: list[Line]) -> list[dict[str, Any]]:
     """Draw the scores of all heads, one picture for each behaviour."""
     maps = []
     for kind in dict.fromkeys(score.measure for score in scores):
@@ -163,7 +161,7 @@ def score_maps(scores: list[Line]) -> list[Markup]:
     return maps
 
 
-def pattern_maps(patterns: dict[str, Tensor]) -> list[Markup]:
+def pattern_maps(patterns: dict[str, Tensor]) -> list[dict[str, Any]]:
     """Draw attention patterns, with destinations as rows."""
     return [
         heat_map(name, pattern.float(), "source", "destination")

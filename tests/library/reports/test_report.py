@@ -199,11 +199,12 @@ def cells_of(svg):
 def test_rows_of_the_pictures_are_layers_and_destinations():
     lines = [Line(f"L{k}H{h}", "copying", k / 2 + h / 10) for k in range(2) for h in range(3)]
     lines[1] = Line("L0H1", "copying", -0.3)
-    (scores,) = page.score_maps(lines[:-1])  # layer 1 has two heads
+    draw = page.template("drawings.html").module.heat_map
+    (scores,) = map(draw, page.score_maps(lines[:-1]))  # layer 1 has two heads
     assert cells_of(scores) == {(0, 1): -0.3, (0, 2): 0.2, (1, 0): 0.5, (1, 1): 0.6}
     assert ">← layer<" in scores
     assert ">head 0 to 2 →<" in scores
-    (pattern,) = page.pattern_maps({"L1H2": torch.tensor([[1.0, 0.0], [0.24, 0.76]])})
+    (pattern,) = map(draw, page.pattern_maps({"L1H2": torch.tensor([[1.0, 0.0], [0.24, 0.76]])}))
     assert cells_of(pattern) == {(0, 0): 1.0, (1, 0): 0.2, (1, 1): 0.8}
     assert ">← destination<" in pattern
 
@@ -215,7 +216,7 @@ def test_the_drawing_of_a_circuit_has_the_named_wires_and_their_numbers(made):
     wires_named = table[is_named & (table["text"] == "prefix matching")].to_dict("records")
     expected = [f"{row['name'][-1]}{row['value']:.0%}" for row in wires_named]
     assert sorted(group.text for group in drawing.select("g")) == sorted(expected)
-    assert [text.text for text in drawing.select(".name")] == ["L0H0", "L0H1", "L1H3"]
+    assert [text.text for text in drawing.select(".name")] == ["L1H3", "L0H0", "L0H1"]
 
 
 def sentences_of(report):
@@ -276,7 +277,7 @@ def test_repeats_that_no_head_explains_and_heads_that_replace_each_other_have_a_
         "its keys, 90% of its attention to the token that followed an earlier copy is lost" in group
     )
     drawing = BeautifulSoup(written, "html.parser").select_one("#found svg")
-    assert [text.text for text in drawing.select(".name")] == ["L0H0", "L0H1", "L1H2"]
+    assert [text.text for text in drawing.select(".name")] == ["L1H2", "L0H0", "L0H1"]
     assert [group.text for group in drawing.select("g")] == ["K90%", "K90%"]
 
 
