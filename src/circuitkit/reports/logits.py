@@ -11,7 +11,7 @@ from torch import Tensor
 from circuitkit.ablation import run
 from circuitkit.bridge import Model, only_permanent_hooks
 from circuitkit.heads import in_full_precision
-from circuitkit.names import parse
+from circuitkit.names import SIDES, parse
 from circuitkit.norms import FrozenNorm
 from circuitkit.parts import n_heads, norm_before
 from circuitkit.reading import heads_of
@@ -28,6 +28,24 @@ LONGEST = 128
 """The rows in which skip trigrams are measured have at most so many positions."""
 BATCH = 16
 """So many of these rows are run at once."""
+SHARE_OF_SPREAD = 0.25
+"""A skip trigram must add this share of the standard deviation of the logits, if it is over the floor."""
+N_BEST = 64
+"""At most so many skip trigrams of a head are found by weights."""
+N_OF_EACH = 16
+"""For each source, so many destinations and so many completions are combined."""
+N_TRIALS_OF_CUTS = 40
+"""The total effect is measured at so many places, because it varies more."""
+SPARSE = 0.125
+"""Where the total effect is measured, so many of the pairs of a row are candidates."""
+N_PAIRS = 16
+"""So many pairs of a source and a destination of each head are tried with all completions."""
+LEAST_WRITTEN = 0.1
+"""They are tried if the head writes at least this share of the length of an embedding."""
+N_TYPICAL = 256
+"""So many tokens stand for all sources that compete for the attention."""
+BLOCK = 2**24
+"""Sources times tokens: the size of the tables that are looked through for one head."""
 WINDOW = 32
 """A source of a skip trigram competes with so many tokens, itself included, for the attention."""
 
@@ -62,22 +80,23 @@ class Unembedding:
     norm: FrozenNorm | None
 
     @classmethod
-    def of(cls, done: Run, ids: Int[Tensor, " id"]) -> "Unembedding":
-        """Read the map from a run."""
+    def of(cls, done: Run, ids: Int[Tensor, " id"], *, of_all: bool = False) -> "Unembedding":
+        """Read the map from a run; logits are above the mean of these tokens, or of all tokens."""
         norm = done.recording.final_norm()
-        W = in_full_precision(unembedding_matrix(done.model))[:, ids]
+        W_U = in_full_precision(unembedding_matrix(done.model))
+        W = W_U[:, ids]
+        W = W - (W_U if of_all else W).mean(1, keepdim=True)
         if norm is not None:
             W = norm.fold(W)
-        return cls(done, ids, W - W.mean(1, keepdim=True), norm)
+        return cls(done, ids, W, norm)
 
     def logits(self, name: str, z: Float[Tensor, "row pos d_head"]) -> Float[Tensor, "row pos id"]:
         """Return what a head adds to the logits if it gathers `z`; norms keep their divisors."""
         W_O = in_full_precision(writer_matrix(self.done.model, name))
         logits = z @ (W_O @ self.W)
-        behind_attention = f"blocks.{parse(name)[0].layer}.ln1_post.hook_scale"
-        if behind_attention in self.done.recording.hook_names:
-            logits = logits / self.done.recording[behind_attention]
-        return logits if self.norm is None else logits / self.norm.scale
+        for divisor in divisors(self.done, name, self.norm):
+            logits = logits / divisor
+        return logits
 
     def logits_by_source(self, name: str) -> Float[Tensor, "row pos id"]:
         """Return what a head would add to the logits if it attended to one position, for each."""
@@ -93,6 +112,15 @@ class Unembedding:
     def column(self, tokens: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         """Return where the logits of these tokens are."""
         return torch.searchsorted(self.ids, tokens)
+
+
+def divisors(done: Run, name: str, norm: FrozenNorm | None) -> list[Tensor]:
+    """Return by what norms behind a head divide in a run: one behind its layer, and the last one."""
+    result = [] if norm is None else [norm.scale]
+    behind_attention = f"blocks.{parse(name)[0].layer}.ln1_post.hook_scale"
+    if behind_attention in done.recording.hook_names:
+        result.append(done.recording[behind_attention])
+    return result
 
 
 # Copying
@@ -163,45 +191,106 @@ def lowered_p(
 # Skip trigrams
 
 
-def trigrams_by_weights(
-    model: Model, name: str, among: Int[Tensor, " id"], k: int
-) -> list[Candidate]:
+class Text(NamedTuple):
+    """What random text says about a model, before its skip trigrams are searched.
+
+    Parameters
+    ----------
+    unembedding : of all tokens
+    floor : what a skip trigram must add: `LEAST`, or more if the logits of the model are large
+    """
+
+    unembedding: Unembedding
+    floor: float
+
+    @classmethod
+    def of(cls, model: Model, among: Int[Tensor, " id"], opening: list[int]) -> "Text":
+        """Run a model on a few rows of random text."""
+        generator = torch.Generator().manual_seed(0)
+        n_pos = min(LONGEST, model.cfg.n_ctx - len(opening))
+        tokens = among[torch.randint(len(among), (4, n_pos), generator=generator)]
+        start = torch.tensor(opening, dtype=torch.long).expand(len(tokens), -1)
+        done = run(model, Rows.of(torch.cat([start, tokens], 1)))
+        spread = float(done.logits.float().std(-1).mean())
+        floor = max(LEAST["skip trigram"], SHARE_OF_SPREAD * spread)
+        return cls(Unembedding.of(done, among), floor)
+
+
+class Found(NamedTuple):
+    """The strongest skip trigrams of a head by weights, and how many sources were looked through.
+
+    Parameters
+    ----------
+    candidates : the strongest first
+    strengths : the expected logits of each
+    pairs : those for which the head writes most, as a share of the length of a token's embedding
+    n_sources : how many
+    """
+
+    candidates: list[Candidate]
+    strengths: list[float]
+    pairs: list[Candidate]
+    n_sources: int
+
+
+def trigrams_by_weights(text: Text, name: str) -> Found:
     """Find the strongest skip trigrams of a head, from embeddings behind the norm and from weights.
 
     A source competes with `WINDOW - 1` typical tokens for the attention of a destination. The
     strength is this attention times what the source adds to the logit of the completion, above
-    typical sources; see `circuitkit.skip_trigrams.strongest`, which leaves out norms.
-
-    Parameters
-    ----------
-    model, name : the model, and the head
-    among : the tokens of which skip trigrams consist, in ascending order
-    k : how many are returned
+    typical sources, divided by the divisors that norms have in random text. All destinations and all
+    completions are looked through, and the sources that add most to all logits, as many as `BLOCK`
+    allows: all, if the vocabulary has at most 4,096 tokens.
     """
+    done, among, W_U, final_norm = vars(text.unembedding).values()
+    model = done.model
     head = replace(heads_of(model, name), turn=None, positions="absolute")
     norm = norm_before(model, parse(name)[0])
     embedding = in_full_precision(writer_matrix(model, "embed")[among])[None]
     if norm is not None:
         with only_permanent_hooks(norm):
             embedding = norm(embedding)
-    W_O = in_full_precision(writer_matrix(model, name))
-    W_U = in_full_precision(unembedding_matrix(model))[:, among]
-    W_U = W_U - W_U.mean(1, keepdim=True)
     head, embedding = head.to(W_U.dtype), embedding.to(W_U)
-    scores = head.scores(embedding)[0, 0]  # [destination, source]
-    value = head.side("V", embedding)[0, 0]
+    query, key, value = (head.side(side, embedding) for side in SIDES)  # [1, 1, token, d_head]
 
-    # for each source, the destination that attends to it most
-    above_typical = scores - scores.logsumexp(-1, keepdim=True) + math.log(len(among))
-    attention = (above_typical - math.log(WINDOW - 1)).sigmoid()
-    attention, destination = attention.max(0)
+    OV = in_full_precision(writer_matrix(model, name)) @ W_U
+    for divisor in divisors(done, name, final_norm):
+        OV = OV / divisor.mean()
+    value = (value - value.mean(-2, keepdim=True))[0, 0]
+    size = (value @ (OV @ OV.mT) * value).sum(1)
+    sources = size.topk(min(len(among), max(1, BLOCK // len(among)))).indices
+    logits, completion = (value[sources] @ OV).topk(min(N_OF_EACH, len(among)), 1)
 
-    logits = (value - value.mean(0)) @ (W_O @ W_U)  # [source, completion]
-    strength = attention[:, None] * logits
-    best = strength.flatten().topk(min(k, strength.numel())).indices
-    source = best // len(among)
-    ids = among[torch.stack([source, destination[source], best % len(among)], 1)]
-    return [Candidate(name, *trigram) for trigram in ids.tolist()]
+    # the scores of typical sources, of which some are enough for a mean
+    typical = key[:, :, :: max(1, len(among) // N_TYPICAL)]
+    scores, destination = [], []
+    for begin in range(0, len(among), BLOCK // 1024):
+        some = query[:, :, begin : begin + BLOCK // 1024]
+        of_typical = head.scores_of(some, typical)[0, 0]
+        mean = of_typical.logsumexp(-1, keepdim=True) - math.log(of_typical.shape[-1])
+        above_typical = head.scores_of(some, key[:, :, sources])[0, 0] - mean
+        best = above_typical.topk(min(N_OF_EACH, len(above_typical)), 0)
+        scores.append(best.values)
+        destination.append(best.indices + begin)
+    scores, place = torch.cat(scores).topk(min(N_OF_EACH, len(among)), 0)
+    destination = torch.cat(destination).gather(0, place)
+
+    attention = (scores - math.log(WINDOW - 1)).sigmoid()
+    strength = attention.mT[:, :, None] * logits[:, None]  # [source, destination, completion]
+    # where the attention is nearly 1, the larger score comes first
+    rank = strength * (1 + 0.01 * scores.clamp_min(0).mT[:, :, None])
+    best = rank.flatten().topk(min(N_BEST, rank.numel())).indices
+    s, d, c = torch.unravel_index(best, rank.shape)
+    ids = among[torch.stack([sources[s], destination[d, s], completion[s, c]], 1)]
+    candidates = [Candidate(name, *trigram) for trigram in ids.tolist()]
+
+    written = (value[sources] @ in_full_precision(writer_matrix(model, name))).norm(dim=-1)
+    written = attention * written / writer_matrix(model, "embed").norm(dim=-1).mean()
+    largest = written.flatten().topk(min(N_PAIRS, written.numel()))
+    d, s = torch.unravel_index(largest.indices[largest.values >= LEAST_WRITTEN], written.shape)
+    ids = among[torch.stack([sources[s], destination[d, s]], 1)]
+    pairs = [Candidate(name, *pair, 0) for pair in ids.tolist()]
+    return Found(candidates, strength.flatten()[best].tolist(), pairs, len(sources))
 
 
 class Placed(NamedTuple):
@@ -212,24 +301,34 @@ class Placed(NamedTuple):
     tokens : `[row, pos]`
     numbers : for each row, the numbers of the candidates in it
     pairs : where the source and the destination of each pair are `[row, pair, 2]`
+    without : the tokens with other sources
     """
 
     tokens: Int[Tensor, "row pos"]
     numbers: list[list[int]]
     pairs: Int[Tensor, "row pair 2"]
+    without: Int[Tensor, "row pos"]
 
 
 def placed(
-    candidates: list[Candidate], among: Tensor, opening: list[int], n_pos: int, n_trials: int
+    candidates: list[Candidate],
+    among: Tensor,
+    opening: list[int],
+    n_pos: int,
+    n_trials: int,
+    crowd: float = 1.0,
 ) -> Placed:
-    """Put each candidate at random places in several rows; all other tokens are random."""
+    """Put each candidate at random places in several rows; all other tokens are random.
+
+    At most a share `crowd` of the pairs of a row are candidates, so that these do not disturb each other.
+    """
     generator = torch.Generator().manual_seed(n_trials)
     ids = torch.tensor([[trigram.source, trigram.destination] for trigram in candidates])
     n_pairs = max(1, n_pos // 4)
     tokens, numbers, pairs = [], [], []
     for _ in range(n_trials):
         order = torch.randperm(len(candidates), generator=generator)
-        for chosen in order.split(n_pairs):
+        for chosen in order.split(max(1, int(crowd * n_pairs))):
             row = among[torch.randint(len(among), (n_pos,), generator=generator)]
             places = torch.randperm(n_pos, generator=generator)[: 2 * n_pairs]
             places = places.view(-1, 2).sort(1).values  # a source is before its destination
@@ -237,7 +336,10 @@ def placed(
             tokens.append(torch.cat([torch.tensor(opening, dtype=torch.long), row]))
             numbers.append(chosen.tolist())
             pairs.append(places + len(opening))
-    return Placed(torch.stack(tokens), numbers, torch.stack(pairs))
+    places = torch.stack(pairs)
+    others = among[torch.randint(len(among), places.shape[:2], generator=generator)]
+    without = torch.stack(tokens).scatter(1, places[:, :, 0], others)
+    return Placed(torch.stack(tokens), numbers, places, without)
 
 
 class Measured(NamedTuple):
@@ -261,30 +363,93 @@ def trigrams_in_text(
     among: Int[Tensor, " id"],
     opening: list[int],
     n_trials: int,
+    floor: float,
+    cut: dict[str, list[str]] | None = None,
 ) -> list[Measured]:
-    """Measure what heads add to the logit of the completion where source and destination occur."""
+    """Measure what heads add to the logit of the completion where source and destination occur.
+
+    Parameters
+    ----------
+    model, candidates : the model, and what is measured
+    among, opening, n_trials : the tokens of the text, those before it, and how often each is placed
+    floor : the p-value is for more logits than this
+    cut : for each head of a candidate, the heads whose total effect is measured: see
+        `effect_of_sources`. If it is None, what the head itself writes is measured
+    """
     n_pos = min(LONGEST, model.cfg.n_ctx - len(opening))
-    text = placed(candidates, among, opening, n_pos, n_trials)
+    crowd = 1.0 if cut is None else SPARSE
+    text = placed(candidates, among, opening, n_pos, n_trials, crowd)
     names = {trigram.head for trigram in candidates}
+    completions = torch.tensor([trigram.completion for trigram in candidates]).unique()
     found: list[list[Tensor]] = [[] for _ in candidates]
     for begin in range(0, len(text.tokens), BATCH):
-        done = run(model, Rows.of(text.tokens[begin : begin + BATCH]))
-        unembedding = Unembedding.of(done, among)
+        batch = slice(begin, begin + BATCH)
+        done = run(model, Rows.of(text.tokens[batch]))
+        unembedding = Unembedding.of(done, completions, of_all=True)
         logits_of = {}
         for name in names:
-            logits = unembedding.logits_by_source(name)
-            logits_of[name] = logits - logits.mean(1, keepdim=True)
+            if cut is None:
+                logits = unembedding.logits_by_source(name)
+                logits_of[name] = logits - logits.mean(1, keepdim=True)
+            else:
+                effect = effect_of_sources(text, done, batch, cut[name])
+                logits_of[name] = effect[..., completions]
         for r, tokens in enumerate(done.tokens):
             sources, destinations = text.pairs[begin + r].T
             is_source = occurrences(tokens, sources, destinations)
             for place, number in enumerate(text.numbers[begin + r]):
                 candidate = candidates[number]
                 column = unembedding.column(torch.tensor(candidate.completion))
-                logits = logits_of[candidate.head][r, :, column]  # [pos]
-                attention = done.pattern(candidate.head)[r, destinations].to(logits)  # [pair, pos]
-                added = (attention * is_source) @ logits  # [pair]
+                added = logits_of[candidate.head][r, :, column]  # [pos]
+                if cut is None:
+                    attention = done.pattern(candidate.head)[r, destinations].to(added)
+                    added = (attention * is_source) @ added
+                else:
+                    added = added[destinations]
                 found[number].append(added.roll(-place))  # its own pair comes first
-    return [compared(torch.stack(added)) for added in found]
+    return [compared(torch.stack(added), floor) for added in found]
+
+
+def effect_of_sources(
+    text: Placed, done: Run, batch: slice, heads: list[str]
+) -> Float[Tensor, "row pos id"]:
+    """Return what the sources change in the logits, above the mean of all, as far as heads are needed.
+
+    This is their effect in the whole model, less their effect if these heads are replaced by their mean.
+    """
+    other = run(done.model, Rows.of(text.without[batch]))
+    effect = done.logits - other.logits
+    for sign, base in ((-1, done), (1, other)):
+        effect = effect + sign * run(done.model, base.rows, without=heads, fill="mean").logits
+    return effect - effect.mean(-1, keepdim=True)
+
+
+def trigrams_by_cut(
+    text: Text, pairs: list[Candidate], opening: list[int], heads: list[str]
+) -> list[Candidate]:
+    """Find the completions which the sources of pairs raise most, as far as these heads are needed.
+
+    What other pairs of a row change in a logit is taken off.
+    """
+    model, among = text.unembedding.done.model, text.unembedding.ids
+    n_pos = min(LONGEST, model.cfg.n_ctx - len(opening))
+    rows = placed(pairs, among, opening, n_pos, N_TRIALS, SPARSE)
+    total = torch.zeros(len(pairs), model.cfg.d_vocab)
+    for begin in range(0, len(rows.tokens), BATCH):
+        batch = slice(begin, begin + BATCH)
+        done = run(model, Rows.of(rows.tokens[batch]))
+        for r, of_row in enumerate(effect_of_sources(rows, done, batch, heads).cpu()):
+            at_pairs = of_row[rows.pairs[begin + r, :, 1]]
+            above_others = at_pairs - (at_pairs.sum(0) - at_pairs) / max(1, len(at_pairs) - 1)
+            numbers = rows.numbers[begin + r]
+            total[numbers] += above_others[: len(numbers)] / N_TRIALS
+    best = total.topk(2, -1)
+    return [
+        pair._replace(completion=int(token))
+        for pair, values, tokens in zip(pairs, best.values, best.indices, strict=True)
+        for value, token in zip(values, tokens, strict=True)
+        if value >= text.floor / 2
+    ]
 
 
 def occurrences(
@@ -296,30 +461,35 @@ def occurrences(
     return is_source & is_before
 
 
-def compared(added: Float[Tensor, "trial pair"]) -> Measured:
+def compared(added: Float[Tensor, "trial pair"], floor: float) -> Measured:
     """Compare the first pair, which is the candidate, with the others."""
     values = added[:, 0]
     null = added[:, 1:]
-    difference = values.mean() - null.mean() - LEAST["skip trigram"]
+    difference = values.mean() - null.mean() - floor
     error = ((values.var() + null.var()) / len(values)).sqrt()
     p = upper_tail(difference, error)
     return Measured(float(values.mean()), float(null.mean()), float(p))
 
 
 def tested_trigrams(
-    model: Model, candidates: list[Candidate], among: Int[Tensor, " id"], opening: list[int]
+    text: Text,
+    candidates: list[Candidate],
+    opening: list[int],
+    cut: dict[str, list[str]] | None,
 ) -> list[Measured]:
     """Measure skip trigrams in a few places, and those that reach half of the floor in others.
 
     The p-value of those that were measured in a few places only is 1.
     """
-    first = trigrams_in_text(model, candidates, among, opening, N_FIRST_TRIALS)
+    model, among = text.unembedding.done.model, text.unembedding.ids
+    arguments = among, opening
+    first = trigrams_in_text(model, candidates, *arguments, N_FIRST_TRIALS, text.floor, cut)
     result = [measured._replace(p=1.0) for measured in first]
-    half = LEAST["skip trigram"] / 2
-    chosen = [i for i, trigram in enumerate(first) if trigram.value - trigram.control >= half]
+    chosen = [i for i, found in enumerate(first) if found.value - found.control >= text.floor / 2]
     if chosen:
         some = [candidates[number] for number in chosen]
-        again = trigrams_in_text(model, some, among, opening, N_TRIALS)
+        n_trials = N_TRIALS if cut is None else N_TRIALS_OF_CUTS
+        again = trigrams_in_text(model, some, *arguments, n_trials, text.floor, cut)
         for number, measured in zip(chosen, again, strict=True):
             result[number] = measured
     return result

@@ -22,11 +22,17 @@ from circuitkit.reading import heads_of
 from circuitkit.reports import rules
 from circuitkit.reports.lines import Behaviour, Line
 from circuitkit.reports.logits import (
+    N_FIRST_TRIALS,
+    Candidate,
+    Measured,
+    Text,
     Unembedding,
     copying,
     lowered_p,
     tested_trigrams,
+    trigrams_by_cut,
     trigrams_by_weights,
+    trigrams_in_text,
 )
 from circuitkit.residual import unembedding_matrix, writer_matrix
 from circuitkit.rows import Rows, default_rows, second_pass, token_losses
@@ -36,8 +42,10 @@ MOST_HEADS = 8
 """At most so many heads are listed, and taken out together, for each behaviour."""
 N_WORDS = 8
 N_TRIGRAMS = 8
-N_TRIGRAM_TOKENS = 1024
-"""Skip trigrams are searched among so many tokens, the first of the vocabulary."""
+N_MORE = 128
+"""So many further skip trigrams of all heads of a layer are measured, if by weights they are strong."""
+SMALL = 2**22
+"""Trigrams through an MLP are looked for in models whose embeddings have at most so many numbers."""
 
 
 @dataclass(frozen=True)
@@ -217,30 +225,58 @@ def words(subject: Subject, layer: int) -> list[Line]:
 
 @torch.no_grad()
 def trigrams(subject: Subject, layer: int) -> list[Line]:
-    """Find the strongest skip trigrams of each head of a layer by weights; measure them in text."""
+    """Find the strongest skip trigrams of each head of a layer by weights; measure them in text.
+
+    Each head has `N_TRIGRAMS` candidates, and its share of `N_MORE` more if by weights they reach the
+    floor. The first line says what was looked through.
+    """
     model = subject.load()
     spelled = speller(model)
-    among = trigram_tokens(model, subject.prompt)
-    candidates = []
-    for name in head_names(model, layer):
-        candidates += trigrams_by_weights(model, name, among, N_TRIGRAMS)
-    measured = tested_trigrams(model, candidates, among, rules.opening_tokens(model))
-    result = []
-    for (name, *ids), (value, control, p) in zip(candidates, measured, strict=True):
-        source, destination, completion = map(spelled, ids)
-        text = f"{source} … {destination} → {completion}"
-        result.append(Line(name, "skip trigram", value, control=control, p=p, text=text))
-    return result
+    special_ids = set(getattr(model.tokenizer, "all_special_ids", []))
+    among = torch.tensor([i for i in range(model.cfg.d_vocab) if i not in special_ids])
+    opening = rules.opening_tokens(model)
+    text = Text.of(model, among, opening)
+    names = head_names(model, layer)
+    n_more = N_MORE // len(names)
+    candidates, pairs, n_sources = [], [], 0
+    for name in names:
+        found = trigrams_by_weights(text, name)
+        candidates += found.candidates[:N_TRIGRAMS]
+        more = list(zip(found.strengths, found.candidates, strict=True))[N_TRIGRAMS:]
+        candidates += [other for strength, other in more[:n_more] if strength >= text.floor]
+        pairs += found.pairs
+        n_sources = found.n_sources
+    through_mlp = not model.cfg.attn_only and model.W_E.numel() <= SMALL
+    share = n_sources / len(among)
+    what = f"{n_sources} sources, {len(among)} destinations and {len(among)} completions"
+    what += " of each head; those through an MLP " + (
+        "too" if through_mlp else "are not looked for"
+    )
+    result = [Line(f"L{layer}", "looked through", share, text=what)]
+    lines = []
 
+    def add(measure: str, candidates: list[Candidate], measured: list[Measured]) -> None:
+        for (name, *ids), (value, control, p) in zip(candidates, measured, strict=True):
+            words = "{} … {} → {}".format(*map(spelled, ids))
+            lines.append(Line(name, measure, value, control=control, p=p, text=words))
 
-def trigram_tokens(model: Model, prompt: tuple[int, ...]) -> Tensor:
-    """Return the tokens among which skip trigrams are searched, in ascending order."""
-    special_ids = getattr(model.tokenizer, "all_special_ids", [])
-    allowed = torch.zeros(model.cfg.d_vocab, dtype=torch.bool)
-    allowed[:N_TRIGRAM_TOKENS] = True
-    allowed[list(prompt)] = True
-    allowed[[i for i in special_ids if i < model.cfg.d_vocab]] = False
-    return allowed.nonzero().flatten()
+    measured = tested_trigrams(text, candidates, opening, None)
+    add("skip trigram", candidates, measured)
+    clear = [c for c, m in zip(candidates, measured, strict=True) if m.p < rules.FALSE_SHARE]
+    if clear:
+        alone = {name: [name] for name in names}
+        total = trigrams_in_text(model, clear, among, opening, N_FIRST_TRIALS, text.floor, alone)
+        add("total effect", clear, [m._replace(p=nan) for m in total])
+    if pairs and through_mlp:
+        found = trigrams_by_cut(text, pairs, opening, names)
+        direct = {candidate[1:] for candidate in clear}
+        # several heads may attend from the same destination to the same source
+        others = {c[1:]: c for c in reversed(found) if c[1:] not in direct}
+        some = list(others.values())
+        if some:
+            measured = tested_trigrams(text, some, opening, dict.fromkeys(names, names))
+            add("skip trigram through an MLP", some, measured)
+    return [*result, *lines]
 
 
 # MLPs, and the next token

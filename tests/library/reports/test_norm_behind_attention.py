@@ -79,14 +79,23 @@ def test_skip_trigrams_by_weights_know_the_cap_and_the_norm_behind_attention(mod
     scores = CAP * torch.tanh(query @ key.T / math.sqrt(10) / CAP)
     weight = scores.exp()
     attention = weight / (weight + 31 * weight.mean(1, keepdim=True))  # among 31 typical tokens
-    attention, destination = attention.max(0)
+    score = (weight / weight.mean(1, keepdim=True)).log()
     W_O = W["O"][head] * (1 + layer.post_attention_layernorm.weight.detach())
     unembed = original.lm_head.weight.detach().T[:, among]
+    W_O = W_O * (1 + original.model.norm.weight.detach())
     added = (value - value.mean(0)) @ W_O @ (unembed - unembed.mean(1, keepdim=True))
-    best = (attention[:, None] * added).flatten().topk(6).indices.tolist()
-    name, expected = f"L{LAYER}H{head}", []
-    for i in best:
-        source, completion = divmod(i, len(among))
-        ids = among[torch.tensor([source, int(destination[source]), completion])].tolist()
-        expected.append((name, *ids))
-    assert logits.trigrams_by_weights(model, name, among, 6) == expected
+    text = logits.Text.of(model, among, [])
+    for divisor in logits.divisors(
+        text.unembedding.done, f"L{LAYER}H{head}", text.unembedding.norm
+    ):
+        added = added / divisor.mean()
+    strength = attention.T[:, :, None] * added[:, None]  # [source, destination, completion]
+    rank = strength * (1 + 0.01 * score.clamp_min(0).T[:, :, None])
+    best = rank.flatten().topk(6).indices
+    ids = torch.stack(torch.unravel_index(best, rank.shape), 1)
+    found = logits.trigrams_by_weights(text, f"L{LAYER}H{head}")
+    assert [list(candidate[1:]) for candidate in found.candidates[:6]] == among[ids].tolist()
+    expected = strength.flatten()[best]
+    torch.testing.assert_close(
+        torch.tensor(found.strengths[:6]), expected, rtol=1e-3, atol=1e-5, check_dtype=False
+    )
