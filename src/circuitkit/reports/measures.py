@@ -248,10 +248,8 @@ def trigrams(subject: Subject, layer: int) -> list[Line]:
         n_sources = found.n_sources
     through_mlp = not model.cfg.attn_only and model.W_E.numel() <= SMALL
     share = n_sources / len(among)
-    what = f"{n_sources} sources, {len(among)} destinations and {len(among)} completions"
-    what += " of each head; those through an MLP " + (
-        "too" if through_mlp else "are not looked for"
-    )
+    what = f"{n_sources:,} sources, {len(among):,} destinations and {len(among):,} completions"
+    what += " (those through an MLP " + ("too)" if through_mlp else "are not looked for)")
     result = [Line(f"L{layer}", "looked through", share, text=what)]
     lines = []
 
