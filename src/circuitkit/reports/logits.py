@@ -11,7 +11,7 @@ from torch import Tensor
 from circuitkit.ablation import run
 from circuitkit.bridge import Model, only_permanent_hooks
 from circuitkit.heads import in_full_precision
-from circuitkit.names import SIDES, parse
+from circuitkit.names import parse
 from circuitkit.norms import FrozenNorm
 from circuitkit.parts import n_heads, norm_before
 from circuitkit.reading import heads_of
@@ -44,7 +44,7 @@ LEAST_WRITTEN = 0.1
 """They are tried if the head writes at least this share of the length of an embedding."""
 N_TYPICAL = 256
 """So many tokens stand for all sources that compete for the attention."""
-BLOCK = 2**24
+BLOCK = 2**23
 """Sources times tokens: the size of the tables that are looked through for one head."""
 WINDOW = 32
 """A source of a skip trigram competes with so many tokens, itself included, for the attention."""
@@ -192,28 +192,41 @@ def lowered_p(
 
 
 class Text(NamedTuple):
-    """What random text says about a model, before its skip trigrams are searched.
+    """What is known of a model and a layer, before skip trigrams of its heads are searched.
 
     Parameters
     ----------
-    unembedding : of all tokens
+    unembedding : of all tokens, in random text
+    embedding : of all tokens, behind the norm before the layer
+    length : of a token's embedding, the mean
     floor : what a skip trigram must add: `LEAST`, or more if the logits of the model are large
     """
 
     unembedding: Unembedding
+    embedding: Float[Tensor, "1 id d_model"]
+    length: float
     floor: float
 
     @classmethod
-    def of(cls, model: Model, among: Int[Tensor, " id"], opening: list[int]) -> "Text":
-        """Run a model on a few rows of random text."""
+    def of(
+        cls, model: Model, among: Int[Tensor, " id"], opening: list[int], layer: int = 0
+    ) -> "Text":
+        """Run a model on a few rows of random text, and read its embedding."""
         generator = torch.Generator().manual_seed(0)
         n_pos = min(LONGEST, model.cfg.n_ctx - len(opening))
-        tokens = among[torch.randint(len(among), (4, n_pos), generator=generator)]
+        tokens = among[torch.randint(len(among), (2, n_pos), generator=generator)]
         start = torch.tensor(opening, dtype=torch.long).expand(len(tokens), -1)
         done = run(model, Rows.of(torch.cat([start, tokens], 1)))
         spread = float(done.logits.float().std(-1).mean())
         floor = max(LEAST["skip trigram"], SHARE_OF_SPREAD * spread)
-        return cls(Unembedding.of(done, among), floor)
+        embedding = in_full_precision(writer_matrix(model, "embed")[among])[None]
+        length = float(embedding.norm(dim=-1).mean())
+        norm = norm_before(model, parse(f"L{layer}H0")[0])
+        if norm is not None:
+            with only_permanent_hooks(norm):
+                embedding = norm(embedding)
+        unembedding = Unembedding.of(done, among)
+        return cls(unembedding, embedding.to(unembedding.W), length, floor)
 
 
 class Found(NamedTuple):
@@ -240,35 +253,31 @@ def trigrams_by_weights(text: Text, name: str) -> Found:
     strength is this attention times what the source adds to the logit of the completion, above
     typical sources, divided by the divisors that norms have in random text. All destinations and all
     completions are looked through, and the sources that add most to all logits, as many as `BLOCK`
-    allows: all, if the vocabulary has at most 4,096 tokens.
+    allows: all, if the vocabulary has at most 2,896 tokens.
     """
     done, among, W_U, final_norm = vars(text.unembedding).values()
     model = done.model
     head = replace(heads_of(model, name), turn=None, positions="absolute")
-    norm = norm_before(model, parse(name)[0])
-    embedding = in_full_precision(writer_matrix(model, "embed")[among])[None]
-    if norm is not None:
-        with only_permanent_hooks(norm):
-            embedding = norm(embedding)
-    head, embedding = head.to(W_U.dtype), embedding.to(W_U)
-    query, key, value = (head.side(side, embedding) for side in SIDES)  # [1, 1, token, d_head]
-
+    head = head.to(W_U.dtype)
     OV = in_full_precision(writer_matrix(model, name)) @ W_U
     for divisor in divisors(done, name, final_norm):
         OV = OV / divisor.mean()
-    value = (value - value.mean(-2, keepdim=True))[0, 0]
+    value = head.side("V", text.embedding)[0, 0]
+    value = value - value.mean(0)
     size = (value @ (OV @ OV.mT) * value).sum(1)
     sources = size.topk(min(len(among), max(1, BLOCK // len(among)))).indices
     logits, completion = (value[sources] @ OV).topk(min(N_OF_EACH, len(among)), 1)
 
     # the scores of typical sources, of which some are enough for a mean
-    typical = key[:, :, :: max(1, len(among) // N_TYPICAL)]
+    query = head.side("Q", text.embedding)
+    key = head.side("K", text.embedding[:, sources])
+    typical = head.side("K", text.embedding[:, :: max(1, len(among) // N_TYPICAL)])
     scores, destination = [], []
     for begin in range(0, len(among), BLOCK // 1024):
         some = query[:, :, begin : begin + BLOCK // 1024]
         of_typical = head.scores_of(some, typical)[0, 0]
         mean = of_typical.logsumexp(-1, keepdim=True) - math.log(of_typical.shape[-1])
-        above_typical = head.scores_of(some, key[:, :, sources])[0, 0] - mean
+        above_typical = head.scores_of(some, key)[0, 0] - mean
         best = above_typical.topk(min(N_OF_EACH, len(above_typical)), 0)
         scores.append(best.values)
         destination.append(best.indices + begin)
@@ -285,7 +294,7 @@ def trigrams_by_weights(text: Text, name: str) -> Found:
     candidates = [Candidate(name, *trigram) for trigram in ids.tolist()]
 
     written = (value[sources] @ in_full_precision(writer_matrix(model, name))).norm(dim=-1)
-    written = attention * written / writer_matrix(model, "embed").norm(dim=-1).mean()
+    written = attention * written / text.length
     largest = written.flatten().topk(min(N_PAIRS, written.numel()))
     d, s = torch.unravel_index(largest.indices[largest.values >= LEAST_WRITTEN], written.shape)
     ids = among[torch.stack([sources[s], destination[d, s]], 1)]

@@ -235,7 +235,7 @@ def trigrams(subject: Subject, layer: int) -> list[Line]:
     special_ids = set(getattr(model.tokenizer, "all_special_ids", []))
     among = torch.tensor([i for i in range(model.cfg.d_vocab) if i not in special_ids])
     opening = rules.opening_tokens(model)
-    text = Text.of(model, among, opening)
+    text = Text.of(model, among, opening, layer)
     names = head_names(model, layer)
     n_more = N_MORE // len(names)
     candidates, pairs, n_sources = [], [], 0

@@ -69,7 +69,7 @@ def test_planted_trigrams_are_found_in_a_vocabulary_that_is_not_looked_through()
     model, expected = planted(20_000, 20, 2, 1100)
     lines, found = found_in(model)
     assert len(expected & found) >= 0.9 * len(expected)
-    assert "838 sources, 20,000 destinations" in lines[0].text
+    assert "419 sources, 20,000 destinations" in lines[0].text
 
 
 def test_the_floor_of_a_skip_trigram_grows_with_the_spread_of_the_logits():
