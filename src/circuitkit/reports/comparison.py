@@ -1,6 +1,5 @@
 """Two reports of models with the same heads, line by line: what appears, vanishes, rises or falls."""
 
-import numpy as np
 import pandas as pd
 
 from circuitkit.reports.lines import Behaviour
@@ -14,21 +13,18 @@ OTHER = " of other"
 def compared(table: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     """Return the lines that only one table names, and those whose intervals lie apart."""
     both = table.merge(other, on=KEY, how="outer", suffixes=("", OTHER), sort=False)
-    is_named = both["named"].eq(True)
-    is_named_by_other = both[f"named{OTHER}"].eq(True)
+    both["size"] = (both[f"value{OTHER}"] - both["value"]).abs()
+    both = both.sort_values("size", ascending=False, kind="stable")
+    named = both["named"].eq(True)
+    named_by_other = both[f"named{OTHER}"].eq(True)
     cases = {
-        "appears": is_named_by_other & ~is_named,
-        "vanishes": is_named & ~is_named_by_other,
-        "rises": both[f"low{OTHER}"] > both["high"],
-        "falls": both[f"high{OTHER}"] < both["low"],
+        "appears": named_by_other & ~named,
+        "vanishes": named & ~named_by_other,
+        "rises": (named == named_by_other) & (both[f"low{OTHER}"] > both["high"]),
+        "falls": (named == named_by_other) & (both[f"high{OTHER}"] < both["low"]),
     }
-    both["change"] = np.select([*cases.values()], [*cases], default="")
-    changed = both[both["change"] != ""]
-    changed = changed.assign(
-        case=changed["change"].map([*cases].index),
-        size=-(changed[f"value{OTHER}"] - changed["value"]).abs(),
-    )
-    return changed.sort_values(["case", "size"], kind="stable")[SHOWN].reset_index(drop=True)
+    found = [both[is_case].assign(change=change) for change, is_case in cases.items()]
+    return pd.concat(found).reindex(columns=SHOWN).reset_index(drop=True)
 
 
 def require_same_heads(table: pd.DataFrame, other: pd.DataFrame) -> None:

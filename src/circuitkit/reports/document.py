@@ -190,11 +190,12 @@ def require_page(out: Path) -> None:
 
 def title_of(model: str | Path | Model) -> str:
     """Return the name of a model, or of the folder that holds it."""
-    name = model
-    if not isinstance(model, str | Path):
+    if isinstance(model, str | Path):
+        name = str(model)
+    else:
         name = getattr(model.cfg, "model_name", None) or type(model).__name__
     is_path = Path(name).is_absolute() or Path(name).is_dir()
-    return Path(name).name if is_path else str(name)
+    return Path(name).name if is_path else name
 
 
 def subject_of(model: str | Path | Model, prompt: str | None) -> Subject:
