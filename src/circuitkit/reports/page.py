@@ -140,9 +140,17 @@ def circuit_of(results: Results) -> dict[str, Any] | None:
     """Return the drawing of the wires of the circuits that the report names, and of its other wires."""
     named = [line for line in results.get("wires", []) if line.named]
     in_circuits = {wire for line in results.get("circuits", []) for wire in line.name.split(", ")}
-    # of the two measures of prefix matching, the one on rows of different tokens comes first
+    # a group has many arrows, so it comes last; of the two measures of prefix matching, the one on
+    # rows of different tokens comes first
     order = list(Behaviour)
-    named.sort(key=lambda line: (line.name not in in_circuits, line.text not in order, -line.value))
+    named.sort(
+        key=lambda line: (
+            line.measure == "group wire",
+            line.name not in in_circuits,
+            line.text not in order,
+            -line.value,
+        )
+    )
     return circuit(named) if named else None
 
 
