@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import circuitkit as ck
+from circuitkit import names
 from circuitkit.bridge import Model
 from circuitkit.checks import checked
 from circuitkit.norms import FrozenNorm
@@ -17,6 +18,8 @@ from circuitkit.training import fit
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from circuitkit.runs import Run
 
 __all__ = [
     "Graph",
@@ -252,7 +255,7 @@ def replaced_logits(
         hooks.append((f"blocks.{layer}.ln2.hook_out", keep))
         hooks.append((f"blocks.{layer}.mlp.hook_out", write))
     if without is not None:
-        (head,) = ck.names.parse(without)
+        (head,) = names.parse(without)
 
         def silence(z: Tensor, hook: Any) -> Tensor:
             z = z.clone()
@@ -326,7 +329,7 @@ def read_through(norm: FrozenNorm, direction: Tensor) -> Tensor:
 class Backward:
     """Nodes and the directions that they read, collected from the logit back to the tokens."""
 
-    def __init__(self, run: "ck.Run", direction: Tensor) -> None:
+    def __init__(self, run: "Run", direction: Tensor) -> None:
         self.run = run
         self.writes: list[tuple[Node, Tensor, Tensor]] = []
         """What each node has written at its position, and how much of the logit goes through it."""

@@ -298,7 +298,7 @@ def trigrams_by_weights(text: Text, name: str) -> Found:
     largest = written.flatten().topk(min(N_PAIRS, written.numel()))
     d, s = torch.unravel_index(largest.indices[largest.values >= LEAST_WRITTEN], written.shape)
     ids = among[torch.stack([sources[s], destination[d, s]], 1)]
-    pairs = [Candidate(name, *pair, 0) for pair in ids.tolist()]
+    pairs = [Candidate(name, source, destination, 0) for source, destination in ids.tolist()]
     return Found(candidates, strength.flatten()[best].tolist(), pairs, len(sources))
 
 

@@ -93,10 +93,11 @@ def behaviour(subject: Subject) -> list[Line]:
     lines: dict[str, list[Line]] = {kind: [] for kind in Behaviour}
     for layer in range(len(model.blocks)):
         names = head_names(model, layer)
-        if names:
-            pattern = done.recording.patterns(layer).cpu()
-            for kind in rules.ATTENTION:
-                lines[kind] += attention_lines(pattern, rows, kind, names)
+        if not names:
+            continue
+        pattern = done.recording.patterns(layer).cpu()
+        for kind in rules.ATTENTION:
+            lines[kind] += attention_lines(pattern, rows, kind, names)
         for number, name in enumerate(names):
             logits = unembedding.logits_by_source(name)
             raises = copying(unembedding, logits)
