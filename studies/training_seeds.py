@@ -3,13 +3,19 @@
 `python -m studies.training_seeds train TOKENS FOLDER SEED...` trains each seed into a folder of its own. A run may be interrupted
 at any time, and goes on from its last 500 steps. TOKENS is the folder that the scripts `corpus.py` and `tokenizer.py` of
 `studies/edition-2/train` fill at their tag. One run of 12,000 steps takes about 20 minutes of one core.
+
+`python -m studies.training_seeds measure FOLDER` measures the shipped model and every finished run of FOLDER, before and after its
+training, and writes `src/circuitkit/data/induction/training_seeds.csv`. It takes about a minute for each model. Results are kept in
+`FOLDER/measured.json`, so it can be interrupted, and called again when more runs are finished.
 """
 
 import argparse
+import csv
 import json
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +27,7 @@ N_LAYERS, N_HEADS, D_HEAD, D_CONTENT, D_POS, D_VOCAB, N_CTX = 2, 4, 32, 128, 32,
 ROWS, REPEATS, WARMUP, DECAY = 8, 0.25, 100, 0.4
 RATE_OF_MATRICES, RATE_OF_EMBEDDINGS = 0.02, 3e-3
 STEPS, SAVE_EVERY, BOS = 12_000, 500, 0
+TARGET = Path(__file__).parents[1] / "src/circuitkit/data/induction/training_seeds.csv"
 
 
 def sinusoids() -> Tensor:
@@ -163,6 +170,45 @@ def train(tokens: Path, folder: Path, seed: int, steps: int) -> None:
     save(net, folder / "weights.safetensors")
 
 
+def measure(folder: Path) -> None:
+    """Measure the shipped model and every finished run, and write the table."""
+    import circuitkit as ck
+    from studies import seed_measures
+
+    torch.set_num_threads(1)
+    cache = folder / "measured.json"
+    known: dict[str, Any] = json.loads(cache.read_text()) if cache.exists() else {}
+    files: dict[tuple[str, int], Path | None] = {("shipped", 24_000): None}
+    for seed in sorted(folder.glob("seed-*/weights.safetensors")):
+        name = seed.parent.name.replace("-", " ")
+        files[name, STEPS] = seed
+        files[name, 0] = seed.parent / "weights-start.safetensors"
+    rows = []
+    for (name, step), file in files.items():
+        key = f"{name}, step {step}"
+        if key not in known:
+            model = ck.load_model("two-layer") if file is None else seed_measures.load(file)
+            known[key] = seed_measures.measure(model)
+            if step == STEPS and file is not None:
+                known[key] |= seed_measures.birth(file.parent / "losses.jsonl")
+            cache.write_text(json.dumps(known))
+            print(key, flush=True)
+        rows.append({"model": name, "step": step} | rounded(known[key]))
+    columns = dict.fromkeys(column for row in rows for column in row)
+    with TARGET.open("w", newline="") as table:
+        writer = csv.DictWriter(table, list(columns), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def rounded(values: dict[str, Any]) -> dict[str, Any]:
+    """Numbers with four decimals, so that the table is the same on every processor."""
+    return {
+        name: round(value, 4) + 0.0 if isinstance(value, float) else value
+        for name, value in values.items()
+    }
+
+
 def main() -> None:
     """Run one command."""
     parser = argparse.ArgumentParser(
@@ -174,7 +220,11 @@ def main() -> None:
     training.add_argument("folder", type=Path)
     training.add_argument("seeds", type=int, nargs="+")
     training.add_argument("--steps", type=int, default=STEPS)
+    commands.add_parser("measure").add_argument("folder", type=Path)
     arguments = parser.parse_args()
+    if arguments.command == "measure":
+        measure(arguments.folder)
+        return
     for seed in arguments.seeds:
         train(arguments.tokens, arguments.folder / f"seed-{seed}", seed, arguments.steps)
 
