@@ -7,7 +7,15 @@ import pandas as pd
 
 from circuitkit.data import stored
 
-__all__ = ["STATEMENTS", "Statement", "counts", "holds", "stored_seeds"]
+__all__ = [
+    "STATEMENTS",
+    "Statement",
+    "counts",
+    "holds",
+    "interval",
+    "stored_seeds",
+    "table_of_statements",
+]
 
 
 @dataclass(frozen=True)
@@ -16,8 +24,7 @@ class Statement:
 
     Parameters
     ----------
-    chapter : the number of its chapter
-    text : the statement, in which a head is named by its role
+    text : the statement in a few words, in which a head is named by its role
     measure : the column of the table that decides
     side : "above" or "below": on which side of the bound the number has to be
     bound : the bound, chosen before the first seed was measured
@@ -27,7 +34,6 @@ class Statement:
     Source: `studies/training_seeds.md`, which defines the measures.
     """
 
-    chapter: int
     text: str
     measure: str
     side: str
@@ -39,110 +45,50 @@ class Statement:
 
 
 STATEMENTS = {
-    "induction": Statement(3, "A head has an induction score.", "induction score", "above", 0.5),
-    "one induction": Statement(
-        3, "No other head has one.", "second induction score", "below", 0.1
-    ),
-    "previous": Statement(
-        3, "A head of layer 0 attends to the previous token.", "one back", "above", 0.9
-    ),
-    "two back": Statement(3, "A head of layer 0 attends two tokens back.", "two back attention", "above", 0.9),
-    "bias": Statement(
-        1, "A head writes a constant that the model needs.", "cost of constant head", "above", 0.5
-    ),
-    "sink": Statement(
-        3, "A head attends to the first token only, without effect.", "idle sinks", "above", 0.5
-    ),
-    "current": Statement(
-        1, "A head of layer 1 attends to the current token.", "to current token", "above", 0.9
-    ),
-    "copies": Statement(
-        3, "The OV matrix of the induction head copies.", "own token in OV", "above", 0.5
-    ),
-    "wire K": Statement(
-        3, "The wire from previous to K of induction is needed.", "left without previous K", "below", 0.5
-    ),
-    "wire Q": Statement(
-        3, "The wire from previous to Q of induction is needed.", "left without previous Q", "below", 0.5
-    ),
-    "second wire": Statement(
-        3, "The wire from two back to K of induction is needed.", "left without two back K", "below", 0.5
-    ),
-    "nine wires": Statement(
-        3, "None of the nine other wires is needed.", "least left of nine", "above", 0.9
-    ),
-    "values": Statement(
-        3, "The values of induction need nothing from layer 0.", "left without V", "above", 0.9
-    ),
-    "two terms": Statement(
-        3, "Two of 36 terms separate the right source.", "second term over rest", "above", 0.0
-    ),
-    "first match": Statement(
-        3, "The first match is in the weights.", "first match", "above", 0.5
-    ),
-    "second match": Statement(
-        3, "The second match is in the weights.", "second match", "above", 0.5
-    ),
-    "no third match": Statement(
-        3, "No other pair of parts matches.", "largest other match", "below", 0.1
-    ),
-    "two tokens": Statement(
-        3, "Without the token before, the head fails.", "left after change 1 back", "below", 0.5
-    ),
+    "induction": Statement("one head has an induction score", "induction score", "above", 0.5),
+    "one induction": Statement("no other head has one", "second induction score", "below", 0.1),
+    "previous": Statement("a head attends one token back", "one back", "above", 0.9),
+    "two back": Statement("a head attends two tokens back", "two back attention", "above", 0.9),
+    "bias": Statement("a head is a bias that is needed", "cost of constant head", "above", 0.5),
+    "sink": Statement("a head attends to token 0 without effect", "idle sinks", "above", 0.5),
+    "current": Statement("a head attends to the current token", "to current token", "above", 0.9),
+    "copies": Statement("the induction head copies", "own token in OV", "above", 0.5),
+    "wire K": Statement("needed: previous to K", "left without previous K", "below", 0.5),
+    "wire Q": Statement("needed: previous to Q", "left without previous Q", "below", 0.5),
+    "second wire": Statement("needed: two back to K", "left without two back K", "below", 0.5),
+    "nine wires": Statement("the nine others are not needed", "least left of nine", "above", 0.9),
+    "values": Statement("V needs nothing from layer 0", "left without V", "above", 0.9),
+    "two terms": Statement("two terms find the source", "second term over rest", "above", 0.0),
+    "first match": Statement("first match in the weights", "first match", "above", 0.5),
+    "second match": Statement("second match in the weights", "second match", "above", 0.5),
+    "no third": Statement("no other pair matches", "largest other match", "below", 0.1),
+    "two tokens": Statement("the token before matters", "left after change 1 back", "below", 0.5),
     "not three": Statement(
-        3, "The token two before does not matter.", "left after change 2 back", "above", 0.9
+        "the one before that does not", "left after change 2 back", "above", 0.9
     ),
-    "false alarm": Statement(
-        3, "The largest composition score is of a wire without cost.", "cost at largest score", "below", 0.1
-    ),
-    "missed wire": Statement(
-        3, "A costly wire has the score of random matrices.", "least score of costly", "below", 1.25
-    ),
-    "overlap": Statement(
-        3, "The overlap ranks the costly wires first, with one exception.", "overlap ranks lost", "below", 1.5
-    ),
-    "threshold": Statement(
-        3, "The first token's threshold is a term of position and embedding.", "threshold over rest", "above", 0.0
-    ),
-    "or": Statement(1, "The model predicts `or`.", "P(or)", "above", 0.5),
-    "Harris": Statement(1, "It does not with another name.", "P(or), Harris", "below", 0.05),
-    "cut K": Statement(
-        1, "The prediction needs the wire from previous to K.", "P(or) left without K", "below", 0.1
-    ),
-    "cut V": Statement(
-        1, "It does not need the wire from previous to V.", "P(or) left without V", "above", 0.9
-    ),
-    "contribution": Statement(
-        1, "The induction head adds most to the logit of `or`.", "contribution over rest", "above", 0.0
-    ),
-    "not two": Statement(
-        3, "Previous and induction alone are not enough.", "P(or) of two heads", "below", 0.1
-    ),
-    "three heads": Statement(
-        3, "A set of heads predicts `or` exactly if it has the three.", "sets as expected", "above", 255.5
-    ),
+    "alarm": Statement("largest score: idle wire", "cost at largest score", "below", 0.1),
+    "missed wire": Statement("random score: needed wire", "least score of costly", "below", 1.25),
+    "overlap": Statement("overlap: at most one error", "overlap ranks lost", "below", 1.5),
+    "threshold": Statement("threshold: position, embedding", "threshold over rest", "above", 0.0),
+    "or": Statement("predicts `or`", "P(or)", "above", 0.5),
+    "Harris": Statement("not with *Harris*", "P(or), Harris", "below", 0.05),
+    "cut K": Statement("`or` needs previous to K", "P(or) left without K", "below", 0.1),
+    "cut V": Statement("`or` does not need previous to V", "P(or) left without V", "above", 0.9),
+    "adds most": Statement("induction adds most", "contribution over rest", "above", 0.0),
+    "not two": Statement("two heads are not enough", "P(or) of two heads", "below", 0.1),
+    "three heads": Statement("`or` if and only if the three", "sets as expected", "above", 255.5),
     "three wires": Statement(
-        3, "The three wires alone do better than all twelve.", "P(or) gained with three wires", "above", 0.0
+        "three wires beat twelve", "P(or) gained with three wires", "above", 0.0
     ),
-    "paths": Statement(
-        2, "Virtual heads improve the loss much less than heads.", "virtual over single", "below", 0.2
+    "virtual less": Statement("virtual heads matter less", "virtual over single", "below", 0.2),
+    "virtual": Statement("the largest start at previous", "virtual from previous", "above", 2.5),
+    "text, induction": Statement(
+        "text hardly needs induction", "elsewhere, induction", "below", 0.1
     ),
-    "virtual": Statement(
-        2, "The three largest virtual heads begin at previous.", "virtual from previous", "above", 2.5
-    ),
-    "elsewhere induction": Statement(
-        2, "Other text hardly needs the induction head.", "elsewhere, induction", "below", 0.1
-    ),
-    "elsewhere two back": Statement(
-        2, "Other text hardly needs the head that looks two back.", "elsewhere, two back", "below", 0.1
-    ),
-    "elsewhere previous": Statement(
-        2, "Other text needs the previous-token head.", "elsewhere, previous", "above", 0.1
-    ),
-    "sudden": Statement(
-        3, "The loss falls suddenly.", "share of fall in 1,000 steps", "above", 0.5
-    ),
-}  # fmt: skip
+    "text, two back": Statement("text hardly needs two back", "elsewhere, two back", "below", 0.1),
+    "text, previous": Statement("text needs previous", "elsewhere, previous", "above", 0.1),
+    "sudden": Statement("the loss falls suddenly", "share of fall in 1,000 steps", "above", 0.5),
+}
 
 
 def stored_seeds() -> pd.DataFrame:
@@ -185,37 +131,95 @@ def holds(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(decided, table.index).T
 
 
-def counts() -> pd.DataFrame:
-    """Count for each statement in how many models of other seeds it holds, with its 95% interval.
+def interval(n: int, of: int, level: float = 0.95) -> tuple[float, float]:
+    """Compute the limits of Clopper and Pearson for a share of which `n` in `of` were seen.
 
-    Returns
-    -------
-    One row for each key of `STATEMENTS`. Seed 0 is left out of "seeds", because it repeats the shipped
-    model; "of" is the number of the others. "low" and "high" are the limits of Clopper and Pearson
-    for the share of seeds. "shipped" and "seed 0" say whether the statement holds there, and "random" in how
-    many models at step 0.
+    Parameters
+    ----------
+    n : how many were seen
+    of : in how many
+    level : the confidence
 
     Notes
     -----
-    Source: Clopper and Pearson 1934 for the interval.
+    The lower limit is the share for which `n` or more have the probability `(1 - level) / 2`, the upper
+    one that for which `n` or fewer have it. Error: 1e-9. Source: Clopper and Pearson 1934.
+
+    Examples
+    --------
+    >>> [round(limit, 2) for limit in interval(7, 7)]
+    [0.59, 1.0]
+    """
+
+    def at_least(k: int, share: float) -> float:
+        of_k = [math.comb(of, i) * share**i * (1 - share) ** (of - i) for i in range(k, of + 1)]
+        return math.fsum(of_k)
+
+    def share_at(k: int, probability: float) -> float:
+        low, high = 0.0, 1.0
+        for _ in range(40):
+            middle = (low + high) / 2
+            low, high = (middle, high) if at_least(k, middle) < probability else (low, middle)
+        return low
+
+    tail = (1 - level) / 2
+    return (share_at(n, tail) if n else 0.0, share_at(n + 1, 1 - tail) if n < of else 1.0)
+
+
+def counts() -> pd.DataFrame:
+    """Decide every statement for every model, and count in how many new seeds it holds.
+
+    Returns
+    -------
+    One row for each key of `STATEMENTS`. "shipped" and "seed 0" to "seed 7" say whether the statement holds
+    after training. "holds" counts the seeds other than 0, which repeats the shipped model, and "of" is
+    their number. "low" and "high" are the limits of their `interval`. "random" counts the models at step 0.
+
+    Notes
+    -----
+    Source: this book.
 
     Examples
     --------
     >>> bool(counts().loc["induction", "shipped"])
     True
     """
-    from scipy.stats import binomtest
-
     decided = holds(stored_seeds())
-    trained = [name for name in decided if name[1] > 0]
-    others = [name for name in trained if name[0] not in ("shipped", "seed 0")]
-    result = pd.DataFrame(index=decided.index)
-    result["shipped"] = decided["shipped"].iloc[:, 0]
-    result["seed 0"] = decided[[name for name in trained if name[0] == "seed 0"]].iloc[:, 0]
-    result["seeds"] = decided[others].sum(axis=1)
-    result["of"] = len(others)
-    limits = [binomtest(int(n), len(others)).proportion_ci(0.95) for n in result["seeds"]]
-    result["low"] = [limit.low for limit in limits]
-    result["high"] = [limit.high for limit in limits]
-    result["random"] = decided[[name for name in decided if name[1] == 0]].sum(axis=1)
+    is_random = decided.columns.get_level_values("step") == 0
+    trained = decided.loc[:, ~is_random].droplevel("step", axis=1)
+    others = trained.drop(columns=["shipped", "seed 0"])
+    result = trained.copy()
+    result["holds"] = others.sum(axis=1)
+    result["of"] = others.shape[1]
+    limits = [interval(n, others.shape[1]) for n in result["holds"]]
+    result["low"] = [low for low, _ in limits]
+    result["high"] = [high for _, high in limits]
+    result["random"] = decided.loc[:, is_random].sum(axis=1)
     return result
+
+
+def table_of_statements() -> pd.DataFrame:
+    """Show `counts` with the words of the statements, as the appendix on seeds prints it.
+
+    A cell is empty where the number that decides does not exist, for example because the model has no
+    induction head in layer 1.
+
+    Notes
+    -----
+    Source: this book.
+    """
+    found, table = counts(), stored_seeds()
+    names = [name for name in found if name == "shipped" or name.startswith("seed ")]
+    shown = found[names].replace({True: "yes", False: "no"})
+    trained = table[table.index.get_level_values("step") > 0].droplevel("step")
+    for key, one in STATEMENTS.items():
+        is_undefined = trained[one.measure].isna()
+        shown.loc[key, is_undefined.index[is_undefined]] = ""
+    shown = shown.rename(columns=lambda name: name.removeprefix("seed "))
+    shown["holds"] = [f"{n} of {of}" for n, of in zip(found["holds"], found["of"], strict=True)]
+    shown["95%"] = [
+        f"{low:.0%} to {high:.0%}" for low, high in zip(found["low"], found["high"], strict=True)
+    ]
+    shown["random"] = found["random"]
+    shown.index = [one.text.replace("`", "").replace("*", "") for one in STATEMENTS.values()]
+    return shown

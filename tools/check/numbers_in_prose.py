@@ -10,7 +10,8 @@ a comment; years, labels such as "chapter 13", code, formulas, links and heading
 
 An expression may use `out(regex)`, `cell(text, row, column)` and `column(text, column)` (stored outputs of the page),
 `code(regex)` (its code), `cfg(model)` and `card(model)` (shipped models), `claim(id)`, `ex(name)` (the number of an exercise),
-`data("file.json")`, arithmetic, and `abs len max min round sum`.
+`data("file.json")`, `seeds(statement, column)` and
+`seeds_number(model, step, measure)` (the table of training seeds), arithmetic, and `abs len max min round sum`.
 """
 
 import functools
@@ -150,12 +151,34 @@ def claim(number: str, which: int | None = None):
     return value if which is None else value[which]
 
 
+def seeds(statement: str, column: str = "holds") -> float:
+    """A column of `training_seeds.counts` for a statement: by default, in how many new seeds it holds."""
+    from circuitkit_book import training_seeds
+
+    return float(training_seeds.counts().loc[statement, column])
+
+
+def seeds_number(model: str, step: int, measure: str) -> float:
+    """A measure of a model in the table of training seeds."""
+    from circuitkit_book import training_seeds
+
+    return float(training_seeds.stored_seeds().loc[(model, step), measure])
+
+
 def ex(name: str) -> float:
     """The number of an exercise by its name in the list of `chapters.py`: 2.2 for `ex("first_share")`."""
     return float(number_of(name))
 
 
-SHARED = {"data": data, "ex": ex, "card": card, "cfg": cfg, "claim": claim}
+SHARED = {
+    "data": data,
+    "seeds": seeds,
+    "seeds_number": seeds_number,
+    "ex": ex,
+    "card": card,
+    "cfg": cfg,
+    "claim": claim,
+}
 ARITHMETIC = {"abs": abs, "len": len, "max": max, "min": min, "round": round, "sum": sum}
 
 
