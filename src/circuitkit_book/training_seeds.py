@@ -143,7 +143,7 @@ def interval(n: int, of: int, level: float = 0.95) -> tuple[float, float]:
     Notes
     -----
     The lower limit is the share for which `n` or more have the probability `(1 - level) / 2`, the upper
-    one that for which `n` or fewer have it. Error: 1e-9. Source: Clopper and Pearson 1934.
+    one that for which `n` or fewer have it. Error: 1e-9. Source: the interval of Clopper and Pearson.
 
     Examples
     --------
