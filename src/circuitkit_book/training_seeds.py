@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -210,12 +211,13 @@ def table_of_statements() -> pd.DataFrame:
     """
     found, table = counts(), stored_seeds()
     names = [name for name in found if name == "shipped" or name.startswith("seed ")]
-    shown = found[names].replace({True: "yes", False: "no"})
+    shown: Any = found[names].replace({True: "yes", False: "no"})
     trained = table[table.index.get_level_values("step") > 0].droplevel("step")
     for key, one in STATEMENTS.items():
-        is_undefined = trained[one.measure].isna()
-        shown.loc[key, is_undefined.index[is_undefined]] = ""
-    shown = shown.rename(columns=lambda name: name.removeprefix("seed "))
+        for name in names:
+            if pd.isna(trained.loc[name, one.measure]):
+                shown.loc[key, name] = ""
+    shown.columns = [name.removeprefix("seed ") for name in names]
     shown["holds"] = [f"{n} of {of}" for n, of in zip(found["holds"], found["of"], strict=True)]
     shown["95%"] = [
         f"{low:.0%} to {high:.0%}" for low, high in zip(found["low"], found["high"], strict=True)
