@@ -213,13 +213,13 @@ def test_a_block_that_holds_nan_or_no_heads_is_refused(model):
 
 
 @pytest.mark.usefixtures("as_a_reader")
-def test_scores_of_layers_with_different_numbers_of_heads_stand_under_their_names(monkeypatch):
-    drawn = {}
-    monkeypatch.setattr(page, "panel_picture", lambda panels, *_: drawn.update(panels))
+def test_scores_of_layers_with_different_numbers_of_heads_stand_under_their_names():
     numbers = {"L0H0": 0.1, "L0H1": 0.2, "L2H0": 0.3, "L2H1": 0.4, "L2H2": 0.5}
-    page.score_picture([Line(name, "copying", value) for name, value in numbers.items()])
-    shown = drawn["copying"].filled(-1.0).tolist()
-    assert shown == [[0.1, 0.2, -1.0], [-1.0, -1.0, -1.0], [0.3, 0.4, 0.5]]
+    (drawn,) = page.score_maps([Line(name, "copying", value) for name, value in numbers.items()])
+    # M is the corner of a cell: its column, then its row
+    corners = {round(shade, 1): outline.split("h")[0] for shade, outline in drawn["shades"]}
+    assert corners == {0.1: "M0 0", 0.2: "M1 0", 0.3: "M0 2", 0.4: "M1 2", 0.5: "M2 2"}
+    assert drawn["largest"] == (pytest.approx(0.5), 2, 2)
 
 
 # Numbers that are none
