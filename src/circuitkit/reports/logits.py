@@ -396,13 +396,17 @@ def trigrams_in_text(
         done = run(model, Rows.of(text.tokens[batch]))
         unembedding = Unembedding.of(done, completions, of_all=True)
         logits_of = {}
+        effects: dict[tuple[str, ...], Tensor] = {}  # several heads may have the same cut
         for name in names:
             if cut is None:
                 logits = unembedding.logits_by_source(name)
                 logits_of[name] = logits - logits.mean(1, keepdim=True)
-            else:
+                continue
+            heads = tuple(cut[name])
+            if heads not in effects:
                 effect = effect_of_sources(text, done, batch, cut[name])
-                logits_of[name] = effect[..., completions]
+                effects[heads] = effect[..., completions]
+            logits_of[name] = effects[heads]
         for r, tokens in enumerate(done.tokens):
             sources, destinations = text.pairs[begin + r].T
             is_source = occurrences(tokens, sources, destinations)
