@@ -21,7 +21,7 @@ CASES = {
     "rank_of_ov": (32, 160, "which dimension is smallest?"),
     "row_of_he": (" hath", "hath", "Write it exactly as it is in the vocabulary"),
     "score_of_itself": (0.866, 86.6, "Give a share between 0 and 1"),
-    "constant_head": ("L1H0", "L0H1", "You need a large one"),
+    "constant_head": (2.957, 0, "if the mean replaces the output"),
     "odds_of_mind": (torch.tensor(5.0).exp(), 5.0, "The odds are its exponential"),
     "head_too_many": ("L1H2", "L0H0", "no set of heads predicts"),
     "rescaled_score": (1, 2, "so does the norm of W_OV"),
@@ -68,7 +68,7 @@ WRONG = {
     "rank_of_ov": {2048: "This is the number of tokens"},
     "row_of_he": {"have": "another row"},
     "score_of_itself": {1 - 0.866: "whose own score is above the mean"},
-    "constant_head": {"L1H3": "mean ablation lowers the logit by 7.8", "L1H2": "as well"},
+    "constant_head": {-2.957: "Give a positive number", 2 * 2.957: "counted too often"},
     "odds_of_mind": {
         math.exp(-5): "the odds of `bay` to `mind`",
         0.0: "drops out of the odds",
@@ -165,7 +165,6 @@ def test_the_key_of_two_tokens_later_is_shifted_by_two_and_other_shifts_get_thei
     [
         ("head_with_the_name", " L1H3 "),
         ("second_wire", " L0H0 -> L1H3.K"),
-        ("constant_head", "L1H0 "),
         ("possible_writer", " L16H0"),
         ("second_match", ["L0H1 -> L1H3.Q ", "L0H0-> L1H3.K"]),
     ],
@@ -204,6 +203,12 @@ def test_the_right_answers_of_chapter_2_are_those_of_the_model():
     scores = W_E @ model.W_Q[0, 1].detach() @ model.W_K[0, 1].detach().T @ W_E.T
     lower = scores.diagonal() < scores[:, frequent].mean(1)
     assert ex.check_score_of_itself(float(lower[frequent].double().mean())).passed
+
+    two = ck.load_model("two-layer")
+    text = "The house belonged to Mr. Dorling. Nobody had seen Mr. D"
+    last = [ck.run(two, text, without=cut).logits[0, -1] for cut in ([], "L1H0")]
+    above_mean = [float(x[two.to_single_token("or")] - x.mean()) for x in last]
+    assert ex.check_constant_head(above_mean[0] - above_mean[1]).passed
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from circuitkit_book.exercises.checking import Result
 from circuitkit_book.exercises.short_answers import judge, judge_word
 
 READ_A_ROW = "You read a row: this token is raised by ` Mr`. Which tokens raise `ash` is a column."
-NOT_RAISED = "The logit of `or` hardly depends on this head, whatever it is replaced with."
 
 
 def check_column_of_ash(answer: Any) -> Result:
@@ -84,26 +83,24 @@ def check_score_of_itself(answer: Any) -> Result:
 
 
 def check_constant_head(answer: Any) -> Result:
-    """Judge which head contributes to the logit of `or` and is not needed once its mean is kept.
+    """Judge by how much the logit of `or` falls if L1H0, whose mean ablation changes nothing, writes zero.
 
     Parameters
     ----------
-    answer : the name of a head, such as "L0H2"
+    answer : a number
 
     Notes
     -----
     Source: this book.
     """
     hints = {
-        "L1H3": "Its contribution is large, and mean ablation lowers the logit by 7.8, too.",
-        "L1H2": "Its contribution is large, and mean ablation lowers the logit as well.",
-        "L0H1": "Its contribution is almost 0. You need a large one.",
-        "L0H3": "Its contribution is almost 0. You need a large one.",
-        "L1H1": "Its contribution is almost 0. You need a large one.",
+        "This is the fall if the mean replaces the output. Zero adds nothing to the logit.": [0.0],
+        "This is what the head adds. By how much does the logit fall? Give a positive number.": [
+            -2.957
+        ],
+        "L1H0 and its mean add the same, so one of them is counted too often here.": [5.914],
     }
-    why = "It always attends to the first token, so it writes its mean everywhere."
-    head = answer.strip() if isinstance(answer, str) else answer
-    return judge_word("A constant head", head, "L1H0", why, hints)
+    return judge("Another replacement", answer, [2.957], hints)
 
 
 def check_odds_of_mind(answer: Any) -> Result:
