@@ -227,9 +227,9 @@ def equation_2_5_paths(latex):
     for layer in range(2):
         for h in range(2):
             patterns[f"L{layer}H{h}"] = cache["pattern", layer][0, h].double()
-    one = [{"A^h": A, "W_{OV}^h": stack[name].OV.AB[0]} for name, A in patterns.items()]
+    one = [{"A_h": A, "W_{OV}^h": stack[name].OV.AB[0]} for name, A in patterns.items()]
     two = [
-        {"A^{h_1}": patterns[f"L0H{i}"], "A^{h_2}": patterns[f"L1H{j}"]}
+        {"A_{h_1}": patterns[f"L0H{i}"], "A_{h_2}": patterns[f"L1H{j}"]}
         | {"W_{OV}^{h_1}": stack[f"L0H{i}"].OV.AB[0], "W_{OV}^{h_2}": stack[f"L1H{j}"].OV.AB[0]}
         for i in range(2)
         for j in range(2)
