@@ -111,7 +111,7 @@ def check_tied_wires(answer: Any) -> Result:
 
 
 def check_possible_writer(answer: Any) -> Result:
-    """Judge which of three previous-token heads can write into the keys of L17H3.
+    """Judge which of three previous-token heads can write into the keys of L18H0.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def check_possible_writer(answer: Any) -> Result:
     hint = "Give the name of one of the three heads."
     if name in ("L19H3", "L22H1"):
         hint = (
-            f"{name} is in a later layer than L17H3, so L17H3 runs before it has written anything."
+            f"{name} is in a later layer than L18H0, so L18H0 runs before it has written anything."
         )
     return Result(title, False, f"{title}: not yet.\n{hint}", answer=answer)
 
