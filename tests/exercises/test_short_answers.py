@@ -17,7 +17,7 @@ GATES = sp.GATES.gate(torch.outer(torch.tensor([0.5, 2, -1]), torch.tensor([1, 0
 CASES = {
     "head_with_the_name": ("L1H3", "L1H0", "It is a bias"),
     "second_wire": ("L0H0->L1H3.K", "L0H1->L1H3.K", "the page has cut"),
-    "column_of_ash": (" Mrs", "ix", "You read a row"),
+    "column_of_ory": (" satisf", "isf", "another source raises it more"),
     "rank_of_ov": (32, 160, "which dimension is smallest?"),
     "row_of_he": (" hath", "hath", "Write it exactly as it is in the vocabulary"),
     "score_of_itself": (0.866, 86.6, "Give a share between 0 and 1"),
@@ -64,7 +64,7 @@ WRONG = {
         "L0H0": "This is a head",
         "L0H1->L1H3.Q": "enters the queries",
     },
-    "column_of_ash": {"Mr": "another source raises it more", "Miss": "by 8.0", " Mrs ": "Almost"},
+    "column_of_ory": {" hist": "directly before", "satisf": "Write it exactly"},
     "rank_of_ov": {2048: "This is the number of tokens"},
     "row_of_he": {"have": "another row"},
     "score_of_itself": {1 - 0.866: "whose own score is above the mean"},
@@ -196,8 +196,8 @@ def test_the_right_answers_of_chapter_2_are_those_of_the_model():
     W_V, W_O = model.W_V[0, 1].detach(), model.W_O[0, 1].detach()
     table = W_E @ W_V @ W_O @ W_U
     table = table - table.mean(1, keepdim=True)
-    best = table[:, model.to_single_token("ash")].argmax()
-    assert ex.check_column_of_ash(model.tokenizer.decode([best])).passed
+    best = table[:, model.to_single_token("ory")].argmax()
+    assert ex.check_column_of_ory(model.tokenizer.decode([best])).passed
 
     frequent = models.corpus_statistics().unigram >= 1000
     scores = W_E @ model.W_Q[0, 1].detach() @ model.W_K[0, 1].detach().T @ W_E.T

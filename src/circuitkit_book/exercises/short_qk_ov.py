@@ -5,11 +5,9 @@ from typing import Any
 from circuitkit_book.exercises.checking import Result
 from circuitkit_book.exercises.short_answers import judge, judge_word
 
-READ_A_ROW = "You read a row: this token is raised by ` Mr`. Which tokens raise `ash` is a column."
 
-
-def check_column_of_ash(answer: Any) -> Result:
-    """Judge which source token raises `ash` most through H1 of the one-layer model.
+def check_column_of_ory(answer: Any) -> Result:
+    """Judge which source token raises `ory` most through H1 of the one-layer model.
 
     Parameters
     ----------
@@ -19,11 +17,13 @@ def check_column_of_ash(answer: Any) -> Result:
     -----
     Source: this book.
     """
-    hints: dict[str, str] = dict.fromkeys(("ll", "ood", "pri", "ix", "ps"), READ_A_ROW)
-    hints["Mr"] = "` Mr` raises `ash`, but another source raises it more."
-    hints["Miss"] = "` Miss` raises `ash` by 8.0. Two other sources raise it more."
-    why = "The novel has two of them: Mrs. Dashwood, the mother of its heroines, and Mrs. John Dashwood."
-    return judge_word("Read a column", answer, " Mrs", why, hints)
+    before = (
+        "This token stands directly before `ory`, so the direct path can predict `ory` from it."
+    )
+    hints: dict[str, str] = dict.fromkeys(("gl", "hist", "the", "m", "ict"), before)
+    hints["isf"] = "`isf` raises `ory`, but another source raises it more."
+    why = "It begins *satisfactory*, which is split into ` satisf`, `act` and `ory`."
+    return judge_word("Read a column", answer, " satisf", why, hints)
 
 
 def check_rank_of_ov(answer: Any) -> Result:
