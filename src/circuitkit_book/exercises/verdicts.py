@@ -28,7 +28,7 @@ EXPLANATIONS = {
     "B": "A head of layer 0 still attends to the previous token, but writes nothing. The induction head of layer 1 is as it was, and finds no note that it could match.",
     "D": "Another head of layer 1 is a copy of the induction head, and either is enough. Ablating one head at a time does not find a part that has a copy. The head of layer 0 that both read has none.",
     "F": "The head that attends only to the first token has the value and output\n"
-    "matrices of the copying head, and the bias writes what it wrote before.\n"
+    "matrices of the copying head. A bias adds the vector that this head wrote before.\n"
     "By its weights it copies, but it does not attend to tokens that it could copy.",
 }
 
