@@ -68,8 +68,8 @@ def class_of_students(tmp_path_factory) -> tuple[list[Row], Path, Path]:
     ada = {
         "copying_score": import_of(score, score.solution),
         "k_composition": import_of(composition, composition.mistakes[0]),
-        "heard_part": ENDLESS,
-        "note_mover": "def note_mover(source, target):\n    raise NotImplementedError",
+        "read_part": ENDLESS,
+        "value_mover": "def value_mover(source, target):\n    raise NotImplementedError",
         "norm_gain": "def norm_gain(d_model):\n    open('note.txt', 'w').write('mine')\n    raise SystemExit",
     }
     hand_in(folder, "Ada", file_with(ada))
@@ -91,8 +91,8 @@ def test_each_exercise_is_judged_although_another_one_never_ends(class_of_studen
     assert ada["copying_score"].accepted
     assert ada["k_composition"].outcome == "not accepted"
     assert ada["k_composition"].mistake == BY_NAME["k_composition"].mistakes[0].__name__
-    assert ada["heard_part"].outcome == "stopped"
-    assert ada["note_mover"].outcome == "no answer"
+    assert ada["read_part"].outcome == "stopped"
+    assert ada["value_mover"].outcome == "no answer"
     assert ada["norm_gain"].outcome == "not accepted"
     assert ada["norm_gain"].note.startswith("SystemExit")
     assert ada["patch"].outcome == "no answer"
@@ -158,19 +158,19 @@ def test_every_known_mistake_is_named_alike_on_fresh_cases(exercise, seed):
 def test_notebook_gives_its_functions_and_not_what_its_checks_return(tmp_path):
     cells = [
         "%matplotlib inline\nimport torch\nhalf = 0.5",
-        "def heard_part(x, W):\n    return helper(x) * half",
+        "def read_part(x, W):\n    return helper(x) * half",
         "def helper(x):\n    return x + torch.ones(1)",
         "no_such_name + 1",
         "broken = no_such_name",
         "def broken(:",
-        "heard_part = exercises.check_heard_part(heard_part)",
+        "read_part = exercises.check_read_part(read_part)",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     path = tmp_path / "1.ipynb"
     nbformat.write(notebook, path)
-    found = functions(path, ("heard_part", "patch"))
-    assert list(found) == ["heard_part"]
-    assert float(found["heard_part"]()(torch.ones(1), None)) == 1.0
+    found = functions(path, ("read_part", "patch"))
+    assert list(found) == ["read_part"]
+    assert float(found["read_part"]()(torch.ones(1), None)) == 1.0
 
 
 def test_folder_without_answers_and_doubled_names_are_refused(tmp_path):

@@ -52,7 +52,7 @@ def gate_beyond_its_ends(W_E, query, key, at=3.0, elsewhere=-2.0):
     return *reader(query, elsewhere), *reader(key, 0.0)
 
 
-def roomy_note_mover(source, target):
+def roomy_value_mover(source, target):
     return source.T.repeat(1, 2), (target - source).repeat(2, 1) / 2
 
 
@@ -78,7 +78,7 @@ ANSWERS = {
     "two wide, sharp heads": ("two_heads", lambda *given: two_heads(*given, wide=3, second=200.0)),
     "two heads the other way": ("two_heads", swapped_heads),
     "gate beyond its ends": ("one_pair_gate", gate_beyond_its_ends),
-    "wide note mover": ("note_mover", roomy_note_mover),
+    "wide value mover": ("value_mover", roomy_value_mover),
     "soft induction head": ("induction_head", by_hand(40.0, double=2)),
     "sharp induction head": ("induction_head", by_hand(1000.0, double=2)),
 }
@@ -94,7 +94,7 @@ def pseudo_inverses(W_E, W_U):
 
 
 BUILT = [
-    (exercises.check_note_mover, lambda source, target: (source.T, target - source)),
+    (exercises.check_value_mover, lambda source, target: (source.T, target - source)),
     (exercises.check_turned_stream, lambda R, *W: (W[0] @ R, R.T @ W[1], W[2] @ R, R.T @ W[3])),
     (exercises.check_copying_head, pseudo_inverses),
 ]

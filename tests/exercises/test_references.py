@@ -38,13 +38,13 @@ def test_the_parts_through_a_norm_sum_to_the_logit_of_torch():
 
 
 def test_the_readable_part_has_the_same_product_and_lies_in_the_column_space():
-    for case, part in right("heard_part"):
+    for case, part in right("read_part"):
         same(part @ case["W"], case["x"] @ case["W"])
         assert torch.linalg.matrix_rank(torch.cat([part, case["W"].T])) == case["W"].shape[1]
 
 
 def test_a_head_moves_notes_and_leaves_the_rest():
-    for case, (W_V, W_O) in right("note_mover"):
+    for case, (W_V, W_O) in right("value_mover"):
         source, target = case["source"], case["target"]
         rest = torch.eye(source.shape[1], dtype=torch.float64) - source.T @ source
         for note in range(len(source)):

@@ -9,8 +9,8 @@ CHAPTERS = (
     (
         "logit_in_parts",
         "logit_through_norm",
-        "heard_part",
-        "note_mover",
+        "read_part",
+        "value_mover",
         "zero_or_mean",
         "turned_stream",
         "average_out",

@@ -76,7 +76,7 @@ def coordinates_in_W(x, W):
 
 
 EXERCISE = Exercise(
-    name="heard_part",
+    name="read_part",
     title="what a head can read",
     section="1-residual-stream/appendix#heads-read-and-write-small-subspaces",
     solution=solution,
@@ -89,7 +89,7 @@ EXERCISE = Exercise(
 )  # fmt: skip
 
 
-def check_heard_part(answer: Any) -> Result:
+def check_read_part(answer: Any) -> Result:
     """Check that `answer(x, W)` returns the part of `x` that a head can read through `x @ W`.
 
     Parameters

@@ -71,12 +71,12 @@ def target_cleared(source, target):
     return torch.cat([source, target]).T, W_O
 
 
-def notes_mixed(source, target):
+def values_mixed(source, target):
     """The values are mixed. Each value needs its own column of W_V and its own row of W_O."""
     return source.sum(0)[:, None], (target - source).sum(0)[None]
 
 
-def first_note_only(source, target):
+def first_value_only(source, target):
     """Only the first value is moved. Each value needs its own column of W_V and its own row of W_O."""
     return source[:1].T, (target - source)[:1]
 
@@ -98,7 +98,7 @@ def target_read_too(source, target):
 
 
 EXERCISE = Exercise(
-    name="note_mover",
+    name="value_mover",
     title="a head that moves a value",
     section="1-residual-stream/appendix#does-any-head-delete-information",
     solution=solution,
@@ -108,13 +108,13 @@ EXERCISE = Exercise(
     axes=("position", "coordinate"),
     mistakes=(
         not_erased, doubled_at_the_source, not_written, wrong_sign, all_signs_wrong,
-        target_read, moved_backwards, target_cleared, notes_mixed, first_note_only,
+        target_read, moved_backwards, target_cleared, values_mixed, first_value_only,
         read_and_write_exchanged, whole_stream_written, target_read_too,
     ),
 )  # fmt: skip
 
 
-def check_note_mover(answer: Any) -> Result:
+def check_value_mover(answer: Any) -> Result:
     """Check that `answer(source, target)` returns `W_V, W_O` of a head that moves values inside the stream.
 
     The stream becomes `x + x @ W_V @ W_O`. What `x` held along row `i` of `source` has to move to row `i` of `target`.
