@@ -1,7 +1,7 @@
 """Fill the template of a report. What is shown, and how, is in `page.html`, `found.html` and `report.css`."""
 
 from collections import defaultdict
-from math import comb, isnan, nan
+from math import comb, isnan, log, nan
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ def page_of(
         "offset": 1 if names and heads_of(model, head).turn is not None else None,
         "model": subject.model if isinstance(subject.model, str) else None,
         "sizes": model.cfg,
+        "chance": log(model.cfg.d_vocab),
         "tokens": list(subject.prompt),
         "words": [spelled(token).replace("·", " ") for token in subject.prompt],
         "opening": len(rules.opening_tokens(model)),
@@ -110,13 +111,15 @@ def lower_bound(successes: int, trials: int) -> float:
 
 
 def summary(results: Results) -> list[tuple]:
-    """Return how many lines of each kind were tried and named, the floor, and the largest p-value."""
+    """Return for each kind how many lines were tried and named, the floor, the largest p-value, the strongest."""
     rows = []
     for kind, least in rules.LEAST.items():
         tried = [line for lines in results.values() for line in lines if line.measure == kind]
-        named = [line.p for line in tried if line.named]
+        named = sorted((line for line in tried if line.named), key=lambda line: -line.value)
         if tried:
-            rows.append((kind, len(tried), len(named), least, p_value(max(named, default=nan))))
+            largest = p_value(max((line.p for line in named), default=nan))
+            strongest = named[0].name if named else ""
+            rows.append((kind, len(tried), len(named), least, largest, strongest))
     return rows
 
 

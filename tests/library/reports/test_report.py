@@ -174,17 +174,22 @@ def test_the_terms_of_the_logit_add_up(made):
 
 
 def test_the_page_counts_what_was_tried_and_named(made):
-    (shown,) = re.findall(r"Lines that were tried and named.*?</table>", made.html, re.DOTALL)
-    cells = re.findall(r"<t[dh][^>]*>([^<]*)", shown)
+    written = BeautifulSoup(made.html, "html.parser")
+    counts = {row.th.next: row("td") for row in written.select("#tested tbody tr")}
+    limits = {row.th.text: row("td") for row in written.select("#rules table")[0]("tr")[1:]}
     for kind in (*Behaviour, "wire", "skip trigram"):
         lines = made.table[made.table["measure"] == kind]
-        found = lines["p"][lines["named"] == True]  # noqa: E712
-        tried, told, _, largest = cells[cells.index(kind) + 1 :][:4]
-        assert (int(tried), int(told)) == (len(lines), len(found)), kind
+        is_named = lines["named"] == True  # noqa: E712
+        found = lines["p"][is_named]
+        strongest = lines[is_named].sort_values("value", ascending=False)["name"].head(1)
+        tried, told = [cell.text for cell in counts[kind.capitalize()]]
+        assert tried == str(len(lines)), kind
+        assert told == ": ".join([str(len(found)), *strongest]), kind
+        largest = limits[kind][1].text
         if found.empty:
             assert largest == "", kind
         elif found.max() < 1e-12:
-            assert html.unescape(largest) == "< 1e-12", kind
+            assert largest == "< 1e-12", kind
         else:
             assert float(largest) == float(f"{found.max():.0e}"), kind
 
@@ -229,12 +234,18 @@ def sentences_of(report):
 
 def test_the_first_sentences_say_what_was_found(made, of_one_layer, of_mlps):
     repeats, head, wire = sentences_of(made)
-    losses = [
+    first, second = [
         line(made, "repeats", "model", f"loss on the {n} pass")["value"]
         for n in ("first", "second")
     ]
+    right = line(made, "repeats", "model", "predicts repeats")
     assert repeats.startswith("The model predicts repeats")
-    assert f"is {losses[0]:.2f} nats on the first pass and {losses[1]:.2f} on the second" in repeats
+    assert f"right at {right['value']:.0%} of the positions of the second pass" in repeats
+    assert f"is {first:.2f} nats on the first pass and {second:.2f} on the second" in repeats
+    assert (
+        f"nats on random tokens, where the same probability for all tokens would give {math.log(2048):.2f}"
+        in " ".join(made.html.split())
+    )
     score = line(made, "behaviour", "L1H3", "prefix matching")["value"]
     assert head.startswith("Head L1H3 attends to the token that followed an earlier copy")
     assert "induction head" in head
@@ -327,8 +338,13 @@ def test_without_a_tokenizer_the_prompt_repeats_and_the_page_begins_with_words()
     assert len(ids) == 16
     assert ids[9:] == ids[:7]
     assert len(set(ids)) == 9
-    (*_, text) = sentences_of(ck.report(model))
-    assert "#" not in text.split("predicts")[0]
+    report = ck.report(model)
+    text = BeautifulSoup(report.html, "html.parser").select_one("#next-token p").text
+    assert text.startswith(
+        "After a row of 16 random tokens, most of which come twice, the model predicts #"
+    )
+    *_, last = sentences_of(report)
+    assert last.startswith("Nothing else was found: the report tested 42 statements")
 
 
 def test_a_tokenizer_with_more_tokens_than_the_model_is_refused():
