@@ -11,6 +11,7 @@ from tools.notebooks.execute import ROOT, notebooks
 HIDDEN = {"remove-cell", "remove-input", "hide-input", "hide-cell"}
 CARD = re.compile(r"# .+\n\n\*\*Question\.\*\* .+?\n\n\| You will \| You need \| Time \|\n", re.S)
 CAPTION = re.compile(r"\*\*Figure (\d+)\. .+?\*\*", re.S)
+TABLE = re.compile(r"^\*\*Table (\d+)\. ", re.M)
 ALT = re.compile(r'(?:alt|aria-label)="([^"]*)"')
 LINES, COLUMNS = 12, 76
 
@@ -22,7 +23,7 @@ def faults(notebook) -> list[str]:
     for number, cell in enumerate(cells):
         kind = code_faults if cell.cell_type == "code" else prose_faults
         found += [f"cell {number}: {fault}" for fault in kind(cell)]
-    return found + figure_faults(cells)
+    return found + figure_faults(cells) + table_faults(cells)
 
 
 def code_faults(cell) -> list[str]:
@@ -98,6 +99,15 @@ def figure_faults(cells) -> list[str]:
     return found
 
 
+def table_faults(cells) -> list[str]:
+    """Captions of tables count from 1, so that none is lost with the text around it."""
+    texts = [cell.source for cell in cells if cell.cell_type == "markdown"]
+    numbers = [int(number) for text in texts for number in TABLE.findall(text)]
+    if numbers != list(range(1, len(numbers) + 1)):
+        return [f"tables are numbered {numbers}"]
+    return []
+
+
 def plain(text: str) -> str:
     """The words of a text in lower case, without marks."""
     return " ".join(re.findall(r"\w+", text.lower()))
@@ -124,7 +134,7 @@ def test_each_fault_of_form_is_found():
         v4.new_code_cell("assert x < 1", outputs=[v4.new_output("stream", text=77 * "y")]),
         v4.new_code_cell("x", metadata={"tags": ["check"]}),
         v4.new_code_cell(12 * "x = 1\n" + 77 * "z", outputs=[picture, picture]),
-        v4.new_markdown_cell("**Figure 2. A line from 5 to 2.** The loss.\n\nMore."),
+        v4.new_markdown_cell("**Figure 2. A line from 5 to 2.** The loss.\n\n**Table 2. More.**"),
         v4.new_code_cell("draw()", outputs=[picture]),
     ]
     found = "\n".join(faults(v4.new_notebook(cells=cells)))
@@ -135,5 +145,11 @@ def test_each_fault_of_form_is_found():
         "columns: zzz",
         "one paragraph",
     ]
-    expected += ["several pictures", "repeats the alt", "without a caption", "are numbered [2]"]
+    expected += [
+        "several pictures",
+        "repeats the alt",
+        "without a caption",
+        "figures are numbered [2]",
+    ]
+    expected += ["tables are numbered [2]"]
     assert [words for words in expected if words not in found] == []
