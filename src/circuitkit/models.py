@@ -227,8 +227,7 @@ def load_with_transformers(source: str, has_tokenizer: bool) -> "TransformerBrid
     config = AutoConfig.from_pretrained(source)
     architecture = loading.determine_architecture_from_hf_config(config)
     model_class = loading.get_hf_model_class_for_architecture(architecture)
-    # a pair with output_loading_info, which the annotation of transformers leaves out
-    model, report = model_class.from_pretrained(  # pyright: ignore[reportGeneralTypeIssues]
+    model, report = model_class.from_pretrained(
         source,
         dtype=dtype_of_models(),
         attn_implementation="eager",  # the other implementations return no patterns
