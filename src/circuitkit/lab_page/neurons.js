@@ -32,19 +32,35 @@ export function neuronsPanel(session, reply, wire) {
   const query = /** @type {HTMLInputElement} */ (
     h("input", { type: "text", class: "cl-query", "aria-label": "Find a neuron by its name", placeholder: "L0N12", "data-key": "neuron query", spellcheck: "false", autocomplete: "off", autocapitalize: "off", value: session.query, input: () => list() })
   );
-  const row = (/** @type {string} */ name, /** @type {number} */ fired) => {
-    const effect = session.neurons.found[name];
+  /** @type {Map<string, {row: HTMLElement, show: (fired: number) => void}>} */
+  const drawn = new Map();
+  /** The row of a neuron; `show` writes its numbers, and whether it is chosen, into the same elements. */
+  const draw = (/** @type {string} */ name) => {
     const off = cuts.includes(name);
-    const made = h("td", { class: `cl-cell cl-${(effect ?? 0) < 0 ? "down" : "up"}` }, h("span", {}, effect === undefined ? "…" : two(effect)));
-    made.style.setProperty("--share", String(Math.min(0.8, Math.abs(effect ?? 0) / 3)));
-    return h(
+    const effect = h("span");
+    const cell = h("td", {}, effect);
+    const activation = h("td");
+    const open = h("button", { type: "button", class: "cl-button", title: "Show the wires of this neuron", "data-key": `neuron ${name}`, click: () => choose(name) }, name);
+    const row = h(
       "tr",
-      { class: name === session.neuron ? "cl-followed" : "" },
-      h("th", { scope: "row" }, h("button", { type: "button", class: "cl-button", "aria-pressed": String(name === session.neuron), title: "Show the wires of this neuron", "data-key": `neuron ${name}`, click: () => choose(name) }, name)),
-      h("td", {}, two(fired)),
-      made,
+      {},
+      h("th", { scope: "row" }, open),
+      activation,
+      cell,
       h("td", {}, h("button", { type: "button", class: `cl-switch${off ? " cl-gone" : ""}`, role: "switch", "aria-checked": String(!off), "aria-label": name, "data-key": `switch ${name}`, click: () => session.toggle(name) }, h("span", { class: "cl-knob", "aria-hidden": "true" }), h("span", { class: "cl-inout", "aria-hidden": "true" }, off ? "off" : "on"))),
     );
+    const show = (/** @type {number} */ fired) => {
+      const found = session.neurons.found[name];
+      const chosen = name === session.neuron;
+      activation.textContent = two(fired);
+      effect.textContent = found === undefined ? "…" : two(found);
+      cell.className = `cl-cell cl-${(found ?? 0) < 0 ? "down" : "up"}`;
+      cell.style.setProperty("--share", String(Math.min(0.8, Math.abs(found ?? 0) / 3)));
+      row.className = chosen ? "cl-followed" : "";
+      open.setAttribute("aria-pressed", String(chosen));
+    };
+    drawn.set(name, { row, show });
+    return row;
   };
   /** @type {{wanted: string, listed: number[]}} */
   let last = { wanted: "", listed: [] };
@@ -55,12 +71,13 @@ export function neuronsPanel(session, reply, wire) {
     const size = (/** @type {string} */ name) => Math.abs(found[name] ?? 0);
     const order = names.map((_, i) => i).filter((i) => names[i].toLowerCase().includes(wanted));
     order.sort((a, b) => Number(cuts.includes(names[b])) - Number(cuts.includes(names[a])) || Number(names[b].toLowerCase() === wanted) - Number(names[a].toLowerCase() === wanted) || size(names[b]) - size(names[a]));
-    const focused = document.activeElement instanceof HTMLElement && rows.contains(document.activeElement) ? document.activeElement.dataset.key : "";
-    // Rows do not move under the pointer or the focus while more neurons are measured.
+    // Rows do not move under the pointer or the focus while more neurons are measured: a key that is held down keeps its button.
     const stay = last.wanted === wanted && last.listed.length > 0 && rows.matches(":hover, :focus-within");
-    if (!stay) last = { wanted, listed: order.slice(0, Math.max(SHOWN, cuts.length)) };
-    rows.replaceChildren(...last.listed.map((i) => row(names[i], fired[i])));
-    if (focused) /** @type {HTMLElement | null} */ (rows.querySelector(`[data-key="${focused}"]`))?.focus({ preventScroll: true });
+    if (!stay) {
+      last = { wanted, listed: order.slice(0, Math.max(SHOWN, cuts.length)) };
+      rows.replaceChildren(...last.listed.map((i) => drawn.get(names[i])?.row ?? draw(names[i])));
+    }
+    for (const i of last.listed) drawn.get(names[i])?.show(fired[i]);
     const [count, all] = [Object.keys(found).length, nLayers * nNeurons];
     const listed = order.length > SHOWN ? `The ${SHOWN} strongest of ${wanted ? `${thousands(order.length)} that were found` : thousands(all)} are listed.` : order.length ? "" : "No neuron has this name.";
     said.textContent = `${count < all ? `${thousands(count)} of ${thousands(all)} neurons are measured. ` : ""}${listed}`;
