@@ -47,13 +47,13 @@ def model_and_loops(kind):
     if kind in ("converted", "swiglu"):
         model = zoo.converted({"converted": "native-mlp", "swiglu": "gated"}[kind])
         return model, slow_tools.native(model, slow_tools.terms_of(model))
-    toy = hand_specified(3, 5).to(torch.float64)
+    toy = zoo.tiny_models.in_dtype(hand_specified(3, 5), torch.float64)
     if kind == "gated":
         block = gated_block(toy.cfg.d_model)
         model = superposition.with_gated_layer(toy, 0, block)
         return model, slow_tools.gated(toy, block)
     if kind == "hand":
-        model = build_induction_model(7, 10).to(torch.float64)
+        model = zoo.tiny_models.in_dtype(build_induction_model(7, 10), torch.float64)
     else:
         model = (
             toy if kind == "toy" else zoo.make({"mlp": "native-mlp", "attention": "native"}[kind])

@@ -103,4 +103,5 @@ def from_transformers(shape, choose, sizes, n_ctx, vocab, folder):
             tie_word_embeddings=choose.random() < 0.5,
         )  # fmt: skip
     original = transformers.AutoModelForCausalLM.from_config(config).eval()
-    return tiny_models.from_folder(folder, original, choose.choice([0.1, 0.4])).to(torch.float64)
+    model = tiny_models.from_folder(folder, original, choose.choice([0.1, 0.4]))
+    return tiny_models.in_dtype(model, torch.float64)

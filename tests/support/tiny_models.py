@@ -16,6 +16,13 @@ def randomise(model, seed=0, size=0.4, bias=0.3):
     return generator
 
 
+def in_dtype(model, dtype):
+    """The model itself, converted; the bridge's own `to` lists every weight once for each weight, which takes longer than all else."""
+    model.cfg.dtype = dtype
+    model.original_model.to(dtype)
+    return torch.nn.Module.to(model, dtype)
+
+
 def boot(dtype=torch.float64, seed=0, *, size=0.4, bias=True, unembedding_bias=False, **settings):
     """A native model of these settings; transformer-lens gives it an unembedding bias, zero unless asked for."""
     from transformer_lens.config import TransformerBridgeConfig
@@ -29,10 +36,7 @@ def boot(dtype=torch.float64, seed=0, *, size=0.4, bias=True, unembedding_bias=F
         "init_weights": False,
     }
     model = TransformerBridge.boot_native(TransformerBridgeConfig(**{**usual, **settings})).eval()
-    model.cfg.dtype = dtype
-    torch.nn.Module.to(
-        model, dtype
-    )  # the bridge's own `to` lists every weight once for each weight: most of the time here
+    in_dtype(model, dtype)
     generator = randomise(model, seed, size, 0.3 * bias)
     if unembedding_bias:
         b_U = model.unembed.original_component.bias

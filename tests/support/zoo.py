@@ -65,7 +65,8 @@ def make(name, dtype=torch.float64):
         )
         torch.manual_seed(0)
         with tempfile.TemporaryDirectory() as folder:
-            return tiny_models.from_folder(folder, auto.from_config(config).eval()).to(dtype)
+            model = tiny_models.from_folder(folder, auto.from_config(config).eval())
+            return tiny_models.in_dtype(model, dtype)
     more = {
         "native": {},
         "native-mlp": {"attn_only": False, "d_mlp": 20, "normalization_type": "LN"},

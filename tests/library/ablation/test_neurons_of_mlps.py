@@ -116,7 +116,7 @@ def exact(tmp_path_factory):
     config = transformers.GPT2Config(**settings)
     folder = tmp_path_factory.mktemp("silu")
     model = zoo.tiny_models.from_folder(folder, transformers.GPT2LMHeadModel(config).eval())
-    model = model.to(torch.float64)
+    zoo.tiny_models.in_dtype(model, torch.float64)
     return model, ck.to_attention_only(model, heads_per_neuron=1)
 
 

@@ -96,7 +96,7 @@ def test_no_layer_exceeds_its_bound_by_more_than_rounding(dtype):
     ("activation", "gated"), [("relu", False), ("gelu", False), ("silu", True)]
 )
 def test_a_models_report_keeps_its_bounds(native, dtype, activation, gated):
-    model = native(torch.float64, 3, act_fn=activation, gated_mlp=gated).to(dtype)
+    model = native(dtype, 3, act_fn=activation, gated_mlp=gated)
     converted = to_attention_only(model, heads_per_neuron=5)
     assert (converted.report.measured <= converted.report.bound).all()
     # no neuron of this ReLU model reads a number so near to the bend
@@ -110,7 +110,7 @@ def test_a_models_report_keeps_its_bounds(native, dtype, activation, gated):
 def test_sharpness_follows_the_precision(native):
     sharp = {}
     for dtype in DTYPES:
-        model = native(torch.float64, act_fn="relu").to(dtype)
+        model = native(dtype, act_fn="relu")
         converted = to_attention_only(model, heads_per_neuron=1)
         neurons = converted_neurons(converted, 0)
         sharp[dtype] = neurons.terms.terms[0][0]
