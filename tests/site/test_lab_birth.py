@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from circuitkit.lab_page import bundle
+from circuitkit_book import lab_data
 from tests.support.site import DESKTOP, PHONE, OpenPage
 
 PAGE = "book/born-in-your-tab.html"
@@ -77,7 +77,9 @@ def test_stored_runs_are_drawn_at_their_share_and_step(birth):
     page = birth.page
     page.wait_for_selector(".cb-stored")
     places = page.locator(".cb-stored").evaluate_all(DOTS)
-    stored = [(int(percent), step) for percent, steps in bundle.births().items() for step in steps]
+    stored = [
+        (int(percent), step) for percent, steps in lab_data.births().items() for step in steps
+    ]
     assert len(places) == len(stored) == 210
     by_step = {step: y for (_, y), (_, step) in zip(places, stored, strict=True)}
     never = by_step.pop(None)
@@ -167,7 +169,7 @@ def test_own_run_is_a_dot_at_its_share_and_birth(open_birth):
     formed = int(re.search(r"formed at step (\d+)", birth.status.inner_text())[1])
     ((x, y),) = birth.page.locator(".cb-own").evaluate_all(DOTS)
     places = birth.page.locator(".cb-stored").evaluate_all(DOTS)
-    stored = [step for steps in bundle.births().values() for step in steps]
+    stored = [step for steps in lab_data.births().values() for step in steps]
     same = [place for (_, place), step in zip(places, stored, strict=True) if step == formed]
     assert y == pytest.approx(same[0], abs=0.11) if same else True
     assert x == pytest.approx(sum(place for place, _ in places[-10:]) / 10, abs=0.2)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from circuitkit import models
 from circuitkit.lab_page import bundle
-from circuitkit_book import superposition_models
+from circuitkit_book import lab_data, superposition_models
 from circuitkit_book.exercises.on_the_page import fields
 from docutils import nodes
 from safetensors.torch import save
@@ -46,11 +46,11 @@ def write(app, error) -> None:
     (folder / "models").mkdir(parents=True, exist_ok=True)
     for name in bundle.SCRIPTS:
         (folder / f"{name}.js").write_text(bundle.script(name), "utf-8")
-    (folder / "text.js").write_text(bundle.delivered("text", bundle.text()), "utf-8")
-    (folder / "births.js").write_text(bundle.delivered("births", bundle.births()), "utf-8")
+    (folder / "text.js").write_text(bundle.delivered("text", lab_data.text()), "utf-8")
+    (folder / "births.js").write_text(bundle.delivered("births", lab_data.births()), "utf-8")
     for name in ("lab.css", "birth.css", "day.css"):
         (folder / name).write_bytes((bundle.SOURCES / name).read_bytes())
-    for name, data in (bundle.weights() | {"gated": gated_block()}).items():
+    for name, data in (lab_data.weights() | {"gated": gated_block()}).items():
         path = folder / f"models/{name}.js"
         path.write_text(bundle.delivered(f"models/{name}", data), "utf-8")
 
@@ -78,7 +78,7 @@ def gated_block() -> dict:
 
 def megabytes(preset: str) -> str:
     """What the model of a preset weighs in a script, in MB."""
-    found = bundle.presets()[preset]
+    found = lab_data.presets()[preset]
     if found["model"] == "gated":
         return "0.1"
     size = models.weight_file(found["model"], found["step"]).stat().st_size
@@ -100,7 +100,7 @@ def element(
         attributes["data-held"] = json.dumps(task, ensure_ascii=False)
     if linked:
         attributes["data-linked"] = ""
-        inside += "".join(f'<span id="lab-{name}"></span>' for name in bundle.presets())
+        inside += "".join(f'<span id="lab-{name}"></span>' for name in lab_data.presets())
     written = "".join(f' {name}="{escape(value)}"' for name, value in attributes.items())
     return f"<circuit-lab{written}>{inside}</circuit-lab>"
 
@@ -181,7 +181,7 @@ def fill(app, docname, source) -> None:
     page = app.builder.get_relative_uri(docname, PAGE) or "lab.html"
 
     def put(found) -> str:
-        known = [*bundle.presets(), TOY, BIRTH, DAY]
+        known = [*lab_data.presets(), TOY, BIRTH, DAY]
         if found[1] not in known:
             raise ValueError(
                 f"{docname}: the lab has no preset {found[1]!r}; expected one of {known}"
@@ -203,7 +203,7 @@ def name_presets(app, doctree) -> None:
     """Presets are targets: `[try it](lab.md#lab-dursley)` is a link like any other, checked at the build."""
     if app.env.docname == PAGE:
         slugs = app.env.metadata[PAGE].setdefault("myst_slugs", {})
-        for name, preset in bundle.presets().items():
+        for name, preset in lab_data.presets().items():
             slugs[f"lab-{name}"] = (1, f"lab-{name}", preset["name"])
         slugs[f"lab-{TOY}"] = (1, "lab-toy", "Two heads, three trigrams")
         slugs["how-to-read-it"] = (2, "how-to-read-it", "How to read it")
@@ -222,7 +222,7 @@ def bring_near(app, doctree, docname) -> None:
         address = link.get("refuri", "") if isinstance(link, nodes.reference) and not others else ""
         found = re.fullmatch(re.escape(page) + r"#lab-([\w-]+)", address)
         preset = BIRTH if address and address == born_page else found and found[1]
-        if preset not in (*bundle.presets(), TOY, BIRTH):
+        if preset not in (*lab_data.presets(), TOY, BIRTH):
             continue
         inside = f'<p class="cl-link-to"><a class="reference internal" href="{escape(address)}">{escape(link.astext())}</a></p>'
         task, after = None, paragraph.next_node(descend=False, siblings=True)

@@ -1,4 +1,4 @@
-"""The scripts and the data of the lab, as a page loads them.
+"""The scripts of the lab, as a page loads them; `circuitkit_book.lab_data` has the data of the book's pages.
 
 The modules of this folder become classic scripts, because a page that is opened as a file may read no other file. A page loads
 `start.js`. When the lab starts, it loads `parts.js`, `lab.js` and `engine.js` (one after the other, so that none of them blocks
@@ -11,18 +11,10 @@ import base64
 import gzip
 import json
 import re
-from functools import cache
 from html import escape
 from pathlib import Path
 
-from circuitkit import models
-from circuitkit.data import stored
-
 SOURCES = Path(__file__).resolve().parent
-MODELS = ("two-layer", "one-layer", "zero-layer")
-WITH_MLPS = "two-layer-mlp"
-# Of how many heads a neuron of its copies consists.
-HEADS_PER_NEURON = (1, 5)
 # The module that each script is made for. `parts` is all that `lab.js` needs, and `lab` is `lab.js` alone.
 SCRIPTS = {
     "start": "start.js",
@@ -34,7 +26,6 @@ SCRIPTS = {
     "engine": "worker.js",
     "cradle": "birth_worker.js",
 }
-ROWS = 8  # of held-out text, over which the lab takes means
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.M)
 EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const) )|^export \{[^}]*\};\n", re.M)
 COMMENT = re.compile(
@@ -115,67 +106,6 @@ def byte_pairs(bpe: dict) -> dict[str, list]:
     pairs = [pair if isinstance(pair, list) else pair.split(" ") for pair in bpe["merges"]]
     merges = [ids[part] for pair in pairs for part in pair]
     return {"vocab": sorted(ids, key=ids.get), "merges": merges}
-
-
-def text() -> dict:
-    """The training steps of each model, and as one string for the worker the tokenizer and the rows over which means are taken."""
-    data = byte_pairs(stored("models", "tokenizer.json")["model"])
-    data["rows"] = models.heldout_rows(ROWS).tolist()
-    steps = {name: models.checkpoints(name) for name in (*MODELS, WITH_MLPS)}
-    steps |= {f"{WITH_MLPS}-{count}": steps[WITH_MLPS] for count in HEADS_PER_NEURON}
-    steps["gated"] = [0]  # its weights come with the book
-    return {"steps": steps, "data": json.dumps(data, ensure_ascii=False, separators=(",", ":"))}
-
-
-def weights() -> dict[str, dict]:
-    """The files of the models and their checkpoints, by the name that the lab asks for."""
-    found = {}
-    for name in MODELS:
-        for step in models.checkpoints(name):
-            path = models.weight_file(name, step)
-            data = base64.b64encode(path.read_bytes()).decode()
-            found[path.stem] = {
-                "name": path.stem,
-                "dHead": models.model_card(name)["sizes"]["d_head"],
-                "weights": data,
-            }
-    return found | {WITH_MLPS: model_with_mlps()}
-
-
-def model_with_mlps() -> dict:
-    """The model with MLPs by the names of `weights.js`, and the heads that can stand for a neuron."""
-    from safetensors.torch import load_file, save
-
-    matrices = {"fc_in": "in", "fc_out": "out"} | {side: side.upper() for side in "qkvo"}
-    tensors = {}
-    for name, tensor in load_file(models.weight_file(WITH_MLPS)).items():
-        *place, module, kind = name.split(".") if "." in name else ("", "", "")
-        if module in matrices:
-            # torch holds the transpose
-            name = ".".join([*place, f"{'W' if kind == 'weight' else 'b'}_{matrices[module]}"])
-            tensor = tensor.T.contiguous() if kind == "weight" else tensor
-        tensors[re.sub(r"(ln\w+)\.weight$", r"\1.gain", name)] = tensor
-    fits = stored("conversion", "activations.json")["fits"]["gelu"]
-    sums = {
-        count: list(zip(*(fits[str(count)][name] for name in "bcad"), strict=True))
-        for count in HEADS_PER_NEURON
-    }
-    card = {"dHead": models.model_card(WITH_MLPS)["sizes"]["d_head"], "addsPositions": True}
-    card |= {"norm": "LN", "eps": 1e-5, "act": "gelu"}
-    weights = base64.b64encode(save(tensors)).decode()
-    return {"name": WITH_MLPS, "card": card, "weights": weights, "sums": sums}
-
-
-def births() -> dict[str, list]:
-    """The steps at which induction heads formed in stored runs, by the percentage of rows with repeats."""
-    return stored("induction", "births.json")
-
-
-@cache
-def presets() -> dict[str, dict]:
-    """The presets by their ids, from the part of `presets.js` that is JSON."""
-    text = (SOURCES / "presets.js").read_text("utf-8")
-    return {one["id"]: one for one in json.loads(text[text.index("= [") + 2 : text.rindex(";")])}
 
 
 PAGE = """<!doctype html>

@@ -3,7 +3,6 @@
 import pandas as pd
 
 from circuitkit.reports.lines import Behaviour
-from circuitkit.reports.page import template
 
 KEY = ["part", "name", "measure", "text"]
 SHOWN = ["change", *KEY[1:], "value", "value of other", "control", "control of other"]
@@ -38,15 +37,3 @@ def require_same_heads(table: pd.DataFrame, other: pd.DataFrame) -> None:
             "heads), so their lines do not correspond. Compare checkpoints, fine-tuned or quantized "
             "copies of one model."
         )
-
-
-def comparison_page(title: str, other: str, changed: pd.DataFrame) -> str:
-    """Return a page with the lines that differ."""
-    if title == other:
-        title, other = f"{title} (first)", f"{title} (second)"
-    return template("comparison.html").render(
-        title=title,
-        other=other,
-        rows=changed.to_dict("records"),
-        counts=changed["change"].value_counts(),
-    )

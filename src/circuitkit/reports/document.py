@@ -18,7 +18,7 @@ from circuitkit.bridge import Model
 from circuitkit.checks import checked, require_bridge
 from circuitkit.names import parse
 from circuitkit.reports import measures, rules
-from circuitkit.reports.comparison import compared, comparison_page, require_same_heads
+from circuitkit.reports.comparison import compared, require_same_heads
 from circuitkit.reports.lines import Behaviour, Line, Results
 from circuitkit.reports.measures import Subject
 from circuitkit.reports.page import page_of
@@ -53,13 +53,12 @@ class ModelReport:
     problems: dict[str, str]
     html: str
 
-    def compared_with(self, other: "ModelReport", out: str | Path | None = None) -> pd.DataFrame:
+    def compared_with(self, other: "ModelReport") -> pd.DataFrame:
         """Compare this report, line by line, with that of another model with the same heads.
 
         Parameters
         ----------
         other : the report of a checkpoint, of a fine-tuned or a quantized copy of the model
-        out : where a page of the comparison is written, a name that ends in `.html`
 
         Returns
         -------
@@ -69,7 +68,7 @@ class ModelReport:
 
         Raises
         ------
-        ValueError : if the models have other heads, or the page cannot be written at `out`
+        ValueError : if the models have other heads
 
         Notes
         -----
@@ -82,13 +81,8 @@ class ModelReport:
         >>> len(result.compared_with(result))
         0
         """
-        if out is not None:
-            require_page(Path(out))
         require_same_heads(self.table, other.table)
-        changed = compared(self.table, other.table)
-        if out is not None:
-            Path(out).write_text(comparison_page(self.title, other.title, changed), "utf-8")
-        return changed
+        return compared(self.table, other.table)
 
     def __repr__(self) -> str:
         lines = [f"Report of {self.title}: {len(self.table)} numbers"]

@@ -34,14 +34,8 @@ N_BEST = 64
 """At most so many skip trigrams of a head are found by weights."""
 N_OF_EACH = 16
 """For each source, so many destinations and so many completions are combined."""
-N_TRIALS_OF_CUTS = 40
-"""The total effect is measured at so many places, because it varies more."""
 SPARSE = 0.125
 """Where the total effect is measured, so many of the pairs of a row are candidates."""
-N_PAIRS = 16
-"""So many pairs of a source and a destination of each head are tried with all completions."""
-LEAST_WRITTEN = 0.1
-"""They are tried if the head writes at least this share of the length of an embedding."""
 N_TYPICAL = 256
 """So many tokens stand for all sources that compete for the attention."""
 BLOCK = 2**23
@@ -198,13 +192,11 @@ class Text(NamedTuple):
     ----------
     unembedding : of all tokens, in random text
     embedding : of all tokens, behind the norm before the layer
-    length : of a token's embedding, the mean
     floor : what a skip trigram must add: `LEAST`, or more if the logits of the model are large
     """
 
     unembedding: Unembedding
     embedding: Float[Tensor, "1 id d_model"]
-    length: float
     floor: float
 
     @classmethod
@@ -220,13 +212,12 @@ class Text(NamedTuple):
         spread = float(done.logits.float().std(-1).mean())
         floor = max(LEAST["skip trigram"], SHARE_OF_SPREAD * spread)
         embedding = in_full_precision(writer_matrix(model, "embed")[among])[None]
-        length = float(embedding.norm(dim=-1).mean())
         norm = norm_before(model, parse(f"L{layer}H0")[0])
         if norm is not None:
             with only_permanent_hooks(norm):
                 embedding = norm(embedding)
         unembedding = Unembedding.of(done, among)
-        return cls(unembedding, embedding.to(unembedding.W), length, floor)
+        return cls(unembedding, embedding.to(unembedding.W), floor)
 
 
 class Found(NamedTuple):
@@ -236,13 +227,11 @@ class Found(NamedTuple):
     ----------
     candidates : the strongest first
     strengths : the expected logits of each
-    pairs : those for which the head writes most, as a share of the length of a token's embedding
     n_sources : how many
     """
 
     candidates: list[Candidate]
     strengths: list[float]
-    pairs: list[Candidate]
     n_sources: int
 
 
@@ -292,14 +281,7 @@ def trigrams_by_weights(text: Text, name: str) -> Found:
     s, d, c = torch.unravel_index(best, rank.shape)
     ids = among[torch.stack([sources[s], destination[d, s], completion[s, c]], 1)]
     candidates = [Candidate(name, *trigram) for trigram in ids.tolist()]
-
-    written = (value[sources] @ in_full_precision(writer_matrix(model, name))).norm(dim=-1)
-    written = attention * written / text.length
-    largest = written.flatten().topk(min(N_PAIRS, written.numel()))
-    d, s = torch.unravel_index(largest.indices[largest.values >= LEAST_WRITTEN], written.shape)
-    ids = among[torch.stack([sources[s], destination[d, s]], 1)]
-    pairs = [Candidate(name, source, destination, 0) for source, destination in ids.tolist()]
-    return Found(candidates, strength.flatten()[best].tolist(), pairs, len(sources))
+    return Found(candidates, strength.flatten()[best].tolist(), len(sources))
 
 
 class Placed(NamedTuple):
@@ -367,102 +349,69 @@ class Measured(NamedTuple):
 
 
 def trigrams_in_text(
-    model: Model,
+    text: Text,
     candidates: list[Candidate],
-    among: Int[Tensor, " id"],
     opening: list[int],
     n_trials: int,
-    floor: float,
-    cut: dict[str, list[str]] | None = None,
+    *,
+    total: bool = False,
 ) -> list[Measured]:
     """Measure what heads add to the logit of the completion where source and destination occur.
 
     Parameters
     ----------
-    model, candidates : the model, and what is measured
-    among, opening, n_trials : the tokens of the text, those before it, and how often each is placed
-    floor : the p-value is for more logits than this
-    cut : for each head of a candidate, the heads whose total effect is measured: see
-        `effect_of_sources`. If it is None, what the head itself writes is measured
-    """
-    n_pos = min(LONGEST, model.cfg.n_ctx - len(opening))
-    crowd = 1.0 if cut is None else SPARSE
-    text = placed(candidates, among, opening, n_pos, n_trials, crowd)
-    names = {trigram.head for trigram in candidates}
-    completions = torch.tensor([trigram.completion for trigram in candidates]).unique()
-    found: list[list[Tensor]] = [[] for _ in candidates]
-    for begin in range(0, len(text.tokens), BATCH):
-        batch = slice(begin, begin + BATCH)
-        done = run(model, Rows.of(text.tokens[batch]))
-        unembedding = Unembedding.of(done, completions, of_all=True)
-        logits_of = {}
-        effects: dict[tuple[str, ...], Tensor] = {}  # several heads may have the same cut
-        for name in names:
-            if cut is None:
-                logits = unembedding.logits_by_source(name)
-                logits_of[name] = logits - logits.mean(1, keepdim=True)
-                continue
-            heads = tuple(cut[name])
-            if heads not in effects:
-                effect = effect_of_sources(text, done, batch, cut[name])
-                effects[heads] = effect[..., completions]
-            logits_of[name] = effects[heads]
-        for r, tokens in enumerate(done.tokens):
-            sources, destinations = text.pairs[begin + r].T
-            is_source = occurrences(tokens, sources, destinations)
-            for place, number in enumerate(text.numbers[begin + r]):
-                candidate = candidates[number]
-                column = unembedding.column(torch.tensor(candidate.completion))
-                added = logits_of[candidate.head][r, :, column]  # [pos]
-                if cut is None:
-                    attention = done.pattern(candidate.head)[r, destinations].to(added)
-                    added = (attention * is_source) @ added
-                else:
-                    added = added[destinations]
-                found[number].append(added.roll(-place))  # its own pair comes first
-    return [compared(torch.stack(added), floor) for added in found]
-
-
-def effect_of_sources(
-    text: Placed, done: Run, batch: slice, heads: list[str]
-) -> Float[Tensor, "row pos id"]:
-    """Return what the sources change in the logits, above the mean of all, as far as heads are needed.
-
-    This is their effect in the whole model, less their effect if these heads are replaced by their mean.
-    """
-    other = run(done.model, Rows.of(text.without[batch]))
-    effect = done.logits - other.logits
-    for sign, base in ((-1, done), (1, other)):
-        effect = effect + sign * run(done.model, base.rows, without=heads, fill="mean").logits
-    return effect - effect.mean(-1, keepdim=True)
-
-
-def trigrams_by_cut(
-    text: Text, pairs: list[Candidate], opening: list[int], heads: list[str]
-) -> list[Candidate]:
-    """Find the completions which the sources of pairs raise most, as far as these heads are needed.
-
-    What other pairs of a row change in a logit is taken off.
+    text : the model, the tokens of the text, and the floor
+    candidates : what is measured
+    opening, n_trials : the tokens before the text, and how often each candidate is placed
+    total : whether the total effect is measured, see `effect_of_sources`, and not what the head writes
     """
     model, among = text.unembedding.done.model, text.unembedding.ids
     n_pos = min(LONGEST, model.cfg.n_ctx - len(opening))
-    rows = placed(pairs, among, opening, n_pos, N_TRIALS, SPARSE)
-    total = torch.zeros(len(pairs), model.cfg.d_vocab)
+    crowd = SPARSE if total else 1.0
+    rows = placed(candidates, among, opening, n_pos, n_trials, crowd)
+    names = {trigram.head for trigram in candidates}
+    completions = torch.tensor([trigram.completion for trigram in candidates]).unique()
+    found: list[list[Tensor]] = [[] for _ in candidates]
     for begin in range(0, len(rows.tokens), BATCH):
         batch = slice(begin, begin + BATCH)
         done = run(model, Rows.of(rows.tokens[batch]))
-        for r, of_row in enumerate(effect_of_sources(rows, done, batch, heads).cpu()):
-            at_pairs = of_row[rows.pairs[begin + r, :, 1]]
-            above_others = at_pairs - (at_pairs.sum(0) - at_pairs) / max(1, len(at_pairs) - 1)
-            numbers = rows.numbers[begin + r]
-            total[numbers] += above_others[: len(numbers)] / N_TRIALS
-    best = total.topk(2, -1)
-    return [
-        pair._replace(completion=int(token))
-        for pair, values, tokens in zip(pairs, best.values, best.indices, strict=True)
-        for value, token in zip(values, tokens, strict=True)
-        if value >= text.floor / 2
-    ]
+        unembedding = Unembedding.of(done, completions, of_all=True)
+        logits_of = {}
+        for name in names:
+            if total:
+                effect = effect_of_sources(done, Rows.of(rows.without[batch]), name)
+                logits_of[name] = effect[..., completions]
+            else:
+                logits = unembedding.logits_by_source(name)
+                logits_of[name] = logits - logits.mean(1, keepdim=True)
+        for r, tokens in enumerate(done.tokens):
+            sources, destinations = rows.pairs[begin + r].T
+            is_source = occurrences(tokens, sources, destinations)
+            for place, number in enumerate(rows.numbers[begin + r]):
+                candidate = candidates[number]
+                column = unembedding.column(torch.tensor(candidate.completion))
+                added = logits_of[candidate.head][r, :, column]  # [pos]
+                if total:
+                    added = added[destinations]
+                else:
+                    attention = done.pattern(candidate.head)[r, destinations].to(added)
+                    added = (attention * is_source) @ added
+                found[number].append(added.roll(-place))  # its own pair comes first
+    return [compared(torch.stack(added), text.floor) for added in found]
+
+
+def effect_of_sources(done: Run, without: Rows, head: str) -> Float[Tensor, "row pos id"]:
+    """Return what the sources change in the logits, above the mean of all, as far as a head is needed.
+
+    This is their effect in the whole model, less their effect if the head is replaced by its mean. The rows
+    `without` have other sources.
+    """
+    model = done.model
+    other = run(model, without)
+    effect = done.logits - other.logits
+    effect = effect - run(model, done.rows, without=head, fill="mean").logits
+    effect = effect + run(model, without, without=head, fill="mean").logits
+    return effect - effect.mean(-1, keepdim=True)
 
 
 def occurrences(
@@ -484,25 +433,16 @@ def compared(added: Float[Tensor, "trial pair"], floor: float) -> Measured:
     return Measured(float(values.mean()), float(null.mean()), float(p))
 
 
-def tested_trigrams(
-    text: Text,
-    candidates: list[Candidate],
-    opening: list[int],
-    cut: dict[str, list[str]] | None,
-) -> list[Measured]:
+def tested_trigrams(text: Text, candidates: list[Candidate], opening: list[int]) -> list[Measured]:
     """Measure skip trigrams in a few places, and those that reach half of the floor in others.
 
     The p-value of those that were measured in a few places only is 1.
     """
-    model, among = text.unembedding.done.model, text.unembedding.ids
-    arguments = among, opening
-    first = trigrams_in_text(model, candidates, *arguments, N_FIRST_TRIALS, text.floor, cut)
+    first = trigrams_in_text(text, candidates, opening, N_FIRST_TRIALS)
     result = [measured._replace(p=1.0) for measured in first]
     chosen = [i for i, found in enumerate(first) if found.value - found.control >= text.floor / 2]
     if chosen:
-        some = [candidates[number] for number in chosen]
-        n_trials = N_TRIALS if cut is None else N_TRIALS_OF_CUTS
-        again = trigrams_in_text(model, some, *arguments, n_trials, text.floor, cut)
+        again = trigrams_in_text(text, [candidates[i] for i in chosen], opening, N_TRIALS)
         for number, measured in zip(chosen, again, strict=True):
             result[number] = measured
     return result

@@ -30,7 +30,6 @@ from circuitkit.reports.logits import (
     copying,
     lowered_p,
     tested_trigrams,
-    trigrams_by_cut,
     trigrams_by_weights,
     trigrams_in_text,
 )
@@ -44,8 +43,6 @@ N_WORDS = 8
 N_TRIGRAMS = 8
 N_MORE = 128
 """So many further skip trigrams of all heads of a layer are measured, if by weights they are strong."""
-SMALL = 2**22
-"""Trigrams through an MLP are looked for in models whose embeddings have at most so many numbers."""
 
 
 @dataclass(frozen=True)
@@ -239,43 +236,41 @@ def trigrams(subject: Subject, layer: int) -> list[Line]:
     text = Text.of(model, among, opening, layer)
     names = head_names(model, layer)
     n_more = N_MORE // len(names)
-    candidates, pairs, n_sources = [], [], 0
+    candidates, n_sources = [], 0
     for name in names:
         found = trigrams_by_weights(text, name)
         candidates += found.candidates[:N_TRIGRAMS]
         more = list(zip(found.strengths, found.candidates, strict=True))[N_TRIGRAMS:]
         candidates += [other for strength, other in more[:n_more] if strength >= text.floor]
-        pairs += found.pairs
         n_sources = found.n_sources
-    through_mlp = not model.cfg.attn_only and model.W_E.numel() <= SMALL
     share = n_sources / len(among)
     what = f"{n_sources:,} sources, {len(among):,} destinations and {len(among):,} completions"
-    what += " (those through an MLP " + ("too)" if through_mlp else "are not looked for)")
-    result = [Line(f"L{layer}", "looked through", share, text=what)]
-    lines = []
-
-    def add(measure: str, candidates: list[Candidate], measured: list[Measured]) -> None:
-        for (name, *ids), (value, control, p) in zip(candidates, measured, strict=True):
-            words = "{} … {} → {}".format(*map(spelled, ids))
-            lines.append(Line(name, measure, value, control=control, p=p, text=words))
-
-    measured = tested_trigrams(text, candidates, opening, None)
-    add("skip trigram", candidates, measured)
-    clear = [c for c, m in zip(candidates, measured, strict=True) if m.p < rules.FALSE_SHARE]
+    what += " (those whose completion an MLP adds are not looked for)"
+    lines = [Line(f"L{layer}", "looked through", share, text=what)]
+    tested = tested_trigrams(text, candidates, opening)
+    lines += [
+        trigram_line("skip trigram", candidate, spelled, measured)
+        for candidate, measured in zip(candidates, tested, strict=True)
+    ]
+    clear = [
+        c for c, measured in zip(candidates, tested, strict=True) if measured.p < rules.FALSE_SHARE
+    ]
     if clear:
-        alone = {name: [name] for name in names}
-        total = trigrams_in_text(model, clear, among, opening, N_FIRST_TRIALS, text.floor, alone)
-        add("total effect", clear, [m._replace(p=nan) for m in total])
-    if pairs and through_mlp:
-        found = trigrams_by_cut(text, pairs, opening, names)
-        direct = {candidate[1:] for candidate in clear}
-        # several heads may attend from the same destination to the same source
-        others = {c[1:]: c for c in reversed(found) if c[1:] not in direct}
-        some = list(others.values())
-        if some:
-            measured = tested_trigrams(text, some, opening, dict.fromkeys(names, names))
-            add("skip trigram through an MLP", some, measured)
-    return [*result, *lines]
+        total = trigrams_in_text(text, clear, opening, N_FIRST_TRIALS, total=True)
+        lines += [
+            trigram_line("total effect", candidate, spelled, measured._replace(p=nan))
+            for candidate, measured in zip(clear, total, strict=True)
+        ]
+    return lines
+
+
+def trigram_line(
+    measure: str, trigram: Candidate, spelled: Callable[[int], str], measured: Measured
+) -> Line:
+    """Return the line of a skip trigram, with its tokens as text."""
+    name, *ids = trigram
+    text = "{} … {} → {}".format(*map(spelled, ids))
+    return Line(name, measure, measured.value, control=measured.control, p=measured.p, text=text)
 
 
 # MLPs, and the next token

@@ -40,7 +40,6 @@ LEAST = {
     "wire": 0.25,
     "group wire": 0.25,
     "skip trigram": 1.5,
-    "skip trigram through an MLP": 1.5,
     "predicts repeats": 0.1,
 }
 """By how much a measure must exceed its control: a share, or logits for a skip trigram."""

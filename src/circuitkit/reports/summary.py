@@ -13,7 +13,6 @@ ORDER = (
     "group wire",
     "probability without",
     "skip trigram",
-    "skip trigram through an MLP",
     Behaviour.COPYING,
     "copy suppression",
     Behaviour.PREVIOUS_TOKEN,

@@ -41,10 +41,7 @@ def of_one_layer(folder):
 
 @pytest.fixture(scope="module")
 def of_mlps():
-    """Without the search for skip trigrams through an MLP, which takes half a minute; see `test_trigrams`."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measures, "SMALL", 0)
-        return ck.report("two-layer-mlp")
+    return ck.report("two-layer-mlp")
 
 
 TINY = {"d_model": 12, "d_head": 4, "n_layers": 1, "n_ctx": 16, "n_heads": 3, "d_vocab": 23}
