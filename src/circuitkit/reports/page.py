@@ -1,6 +1,7 @@
 """Fill the template of a report. What is shown, and how, is in `page.html`, `found.html` and `report.css`."""
 
 from collections import defaultdict
+from functools import cache
 from math import comb, isnan, log, nan
 from pathlib import Path
 from typing import Any
@@ -72,14 +73,20 @@ def page_of(
 
 def template(name: str) -> jinja2.Template:
     """Return a template of this folder."""
+    return environment().get_template(name)
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """Make what compiles the templates, each of them once."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
-    environment.filters["anchor"] = anchor
-    environment.filters["decimal"] = lambda number: "" if isnan(number) else f"{number:z.2f}"
-    environment.filters["short"] = lambda number: "" if isnan(number) else f"{number:.3g}"
-    environment.filters["p_value"] = p_value
-    environment.filters["at_least"] = lower_bound
-    return environment.get_template(name)
+    made = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
+    made.filters["anchor"] = anchor
+    made.filters["decimal"] = lambda number: "" if isnan(number) else f"{number:z.2f}"
+    made.filters["short"] = lambda number: "" if isnan(number) else f"{number:.3g}"
+    made.filters["p_value"] = p_value
+    made.filters["at_least"] = lower_bound
+    return made
 
 
 def p_value(p: float) -> str:
