@@ -1,10 +1,13 @@
 """Every exercise: its solution passes, and each of its mistakes is recognised."""
 
+import functools
+
 import pytest
 import torch
 
 from circuitkit_book import exercises
-from circuitkit_book.exercises import chapters, contents
+from circuitkit_book.exercises import answers, chapters, checking, contents
+from circuitkit_book.exercises.exercise import Exercise
 
 ALL = exercises.catalogue()
 MISTAKES = [(exercise, mistake) for exercise in ALL for mistake in exercise.mistakes]
@@ -12,6 +15,37 @@ MISTAKES = [(exercise, mistake) for exercise in ALL for mistake in exercise.mist
 
 def check_of(exercise):
     return getattr(exercises, f"check_{exercise.name}")
+
+
+cases_once = functools.cache(Exercise.all_cases)
+
+
+@pytest.fixture(scope="module")
+def known():
+    """What solutions and mistakes gave, by function and case."""
+    return {}
+
+
+@pytest.fixture
+def once(monkeypatch, known):
+    """Solutions, and mistakes with which an answer is compared, run once on each case and not again for each answer."""
+    attempt_now, right_now = answers.attempt, checking.right_outcome
+
+    def attempt(exercise, answer, case, **options):
+        if options:  # the answer itself runs as it does for a reader
+            return attempt_now(exercise, answer, case, **options)
+        if (answer, id(case)) not in known:
+            known[answer, id(case)] = attempt_now(exercise, answer, case)
+        return known[answer, id(case)]
+
+    def right_outcome(exercise, case):
+        if (exercise.solution, id(case)) not in known:
+            known[exercise.solution, id(case)] = right_now(exercise, case)
+        return known[exercise.solution, id(case)]
+
+    monkeypatch.setattr(Exercise, "all_cases", cases_once)
+    monkeypatch.setattr(answers, "attempt", attempt)
+    monkeypatch.setattr(checking, "right_outcome", right_outcome)
 
 
 @pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.name)
@@ -32,6 +66,7 @@ def test_a_missing_answer_is_neither_right_nor_wrong(exercise):
         assert "No answer yet." in result.message
 
 
+@pytest.mark.usefixtures("once")
 @pytest.mark.parametrize(
     ("exercise", "mistake"),
     MISTAKES,
