@@ -121,6 +121,8 @@ def test_wire_carries_the_prediction_after_the_birth_and_nothing_before(birth):
     birth.lab()
     assert birth.page.locator("circuit-lab .cl-mark").count() == 0, "the reader is to find the wire"
     assert birth.in_lab()[0] == pytest.approx(late[15], abs=0.006), "the lab has other weights"
+    note = birth.page.get_by_text("How much each wire matters is shown after you have cut two")
+    expect(note).to_be_visible()
     birth.page.get_by_role("button", name="Cut L0H0->L1H0.K").first.click()
     assert "f falls" in birth.lab()
     wires = birth.page.locator(".cl-strong .cl-cut span")
@@ -133,6 +135,8 @@ def test_wire_carries_the_prediction_after_the_birth_and_nothing_before(birth):
     assert wires.all_inner_texts() == order
     intact, cut = birth.in_lab()
     assert abs(intact - cut) < 0.1
+    birth.page.get_by_role("button", name="Cut L0H0->L1H0.Q").first.click()
+    expect(note).to_have_count(0)
     assert birth.opened.accessibility_faults("circuit-birth") == []
     assert birth.opened.problems == []
 

@@ -12,6 +12,8 @@ import { newRow, randomNumbers } from "./training_rows.js";
 const TEXT = ROW.slice(0, PERIOD + 4);
 const NEXT = ROW[PERIOD + 4];
 const WIRE = "L0H0->L1H0.K";
+/** What a wire does is shown only after the reader has tried two of the three. @type {import("./guess.js").Held} */
+const HELD = { panels: ["wires"], cuts: 2, until: "after you have cut two wires" };
 const CALLED = ["", "one-layer", "two-layer"]; // the lab knows the shape of a model by its name
 
 /**
@@ -60,7 +62,7 @@ export async function openNewborn({ View, Session, WorkerEngine, rest }, saved, 
       return "";
     }
   })(engine, { ...at(step), step, cuts: [], fill: "zero", at: -1, answer: idsOf(NEXT)[1] }, { [name]: steps });
-  const host = h("circuit-lab", { class: "cl-live", "data-given": "" });
+  const host = h("circuit-lab", { class: "cl-live", "data-given": "", "data-preset": "newborn", ...(layers === 2 && { "data-held": JSON.stringify(HELD) }) });
   const view = new (class extends View {
     async copyLink() {
       this.say(await copyLink(this.session.state.step));

@@ -7,7 +7,7 @@ import { byHand } from "./reasons.js";
 /**
  * What a page says about its lab.
  * @typedef {object} Held
- * @property {string} task  what the reader is asked to do
+ * @property {string} [task]  what the reader is asked to do, in place of what the setting says
  * @property {string} [text]  in place of that of the preset
  * @property {string[]} panels  what is closed: "wires", or the name of a tab
  * @property {number} [cuts]  so many heads or wires, one after the other or at once, open it
@@ -64,11 +64,16 @@ export class Guess {
 
   /** What the reader is asked to do, and what opens the rest. */
   task() {
+    return this.held?.task ? [h("b", {}, byHand(this.held.task)), ...this.waits()] : [];
+  }
+
+  /** What opens the rest, as long as it is closed. */
+  waits() {
     const { held } = this;
-    if (!held) return [];
+    if (!held || !this.closed) return [];
     const names = held.panels.map((panel) => CALLED[panel]).join(" and ");
-    const waits = [` ${names[0]?.toUpperCase()}${names.slice(1)} ${held.panels.length > 1 || /^(wires|neurons|gates)$/.test(held.panels[0]) ? "open" : "opens"} ${held.until}. `, h("button", { type: "button", class: "cl-button", click: () => this.make() }, "Open now")];
-    return [h("b", {}, byHand(held.task)), ...(this.closed ? waits : [])];
+    const many = held.panels.length > 1 || /^(wires|neurons|gates)$/.test(held.panels[0]);
+    return [` ${names[0]?.toUpperCase()}${names.slice(1)} ${many ? "open" : "opens"} ${held.until}. `, h("button", { type: "button", class: "cl-button", click: () => this.make() }, "Open now")];
   }
 
   /** In the place of what is closed. @param {string} begin */

@@ -283,7 +283,8 @@ export class View {
     const preset = this.session.preset();
     this.frame.presets.forEach((button) => button.setAttribute("aria-pressed", String(button.dataset.preset === preset?.id)));
     const patches = byHand("Click a head's switch or a wire: it takes the values that it has in the second text.");
-    this.frame.hint.replaceChildren(...(this.patching() ? [patches] : this.guess.held ? this.guess.task() : preset ? this.task(preset) : []));
+    const asked = this.guess.held?.task ? this.guess.task() : [...(preset ? this.task(preset) : []), ...this.guess.waits()];
+    this.frame.hint.replaceChildren(...(this.patching() ? [patches] : asked));
     if (document.activeElement !== this.frame.text || !this.session.typing) this.frame.text.value = state.text;
     this.showOwn(state.model === OWN ? this.session.own : null);
     this.frame.model.value = state.model;
