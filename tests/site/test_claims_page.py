@@ -54,7 +54,7 @@ def test_a_row_shows_its_null_and_what_it_is_of(page):
 
 @pytest.mark.weekly
 def test_a_claim_about_a_model_of_the_lab_opens_there(open_page, site):
-    opened = open_page(f"{site}/book/claims.html", width=1280)
+    opened = open_page(f"{site}/book/claims.html", again=True, width=1280)
     page = opened.page
     links = page.locator(".ck-see")
     assert links.count() == sum(claim.lab is not None for claim in ALL) > 15

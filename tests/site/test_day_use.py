@@ -56,7 +56,9 @@ class Game:
 @pytest.fixture
 def play(open_page, site):
     def play_(day: object, **options) -> Game:
-        return Game(open_page(f"{site}/book/circuit-of-the-day.html#day-{day}", **options))
+        return Game(
+            open_page(f"{site}/book/circuit-of-the-day.html#day-{day}", again=True, **options)
+        )
 
     return play_
 

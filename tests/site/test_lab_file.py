@@ -64,7 +64,10 @@ DROP = """async ([name, text]) => {
 }"""
 
 
-@pytest.mark.parametrize(("width", "theme"), [(DESKTOP, "light"), (PHONE, "dark")])
+@pytest.mark.parametrize(
+    ("width", "theme"),
+    [(PHONE, "dark"), pytest.param(DESKTOP, "light", marks=pytest.mark.weekly)],
+)
 def test_a_saved_page_opens_from_disk_without_a_request_and_a_wire_is_cut(
     open_page, file, model, width, theme
 ):

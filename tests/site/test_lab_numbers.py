@@ -130,7 +130,7 @@ def test_lab_tokenizer_agrees_with_the_library(page):
 
 
 def test_logits_of_the_whole_model_are_those_of_pytorch(page):
-    assert max(difference(page, text) for text in texts()) < TOLERANCE
+    assert max(difference(page, text) for text in texts()[:12]) < TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -457,7 +457,7 @@ def test_words_of_a_head_are_those_of_its_circuits(page, model, head):
     ],
 )
 def test_verdict_of_the_toy_is_that_of_the_library(open_page, site, writes):
-    page = open_page(f"{site}/book/lab.html").page
+    page = open_page(f"{site}/book/lab.html", again=True).page
     page.evaluate(SET_SLIDERS, writes)
     model = sp.hand_specified(n_heads=2, n_trigrams=3)
     heads = heads_of(model)

@@ -76,7 +76,7 @@ class Lab:
 def open_lab(open_page, site):
     def open_(state: str = "", **options) -> Lab:
         options = {"width": DESKTOP} | options
-        return Lab(open_page(f"{site}/book/lab.html{state}", **options))
+        return Lab(open_page(f"{site}/book/lab.html{state}", again=True, **options))
 
     return open_
 

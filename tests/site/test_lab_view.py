@@ -277,7 +277,7 @@ def test_arcs_and_their_words_are_the_attention_of_the_chosen_head(page):
 
 
 def test_a_state_of_a_link_is_the_state_on_the_page(open_page, site):
-    page = open_page(f"{site}/book/lab.html{address(STATE)}", width=DESKTOP).page
+    page = open_page(f"{site}/book/lab.html{address(STATE)}", again=True, width=DESKTOP).page
     page.wait_for_function(DRAWN, polling=50, timeout=60_000)
     assert page.locator(".cl-chip[aria-selected=true]").get_attribute("data-at") == "21"
     assert page.locator(".cl-fill input:checked").get_attribute("value") == "mean"

@@ -12,7 +12,7 @@ AFTER = "Without the wire, the probability of"
 
 @pytest.fixture
 def opened(open_page, site):
-    return open_page(f"{site}/{PAGE}.html", width=DESKTOP)
+    return open_page(f"{site}/{PAGE}.html", again=True, width=DESKTOP)
 
 
 @pytest.fixture
@@ -58,7 +58,8 @@ def test_show_all_is_remembered_until_the_reader_takes_it_back(page):
     expect(output).to_be_hidden()
 
 
-def test_on_paper_and_without_script_the_answer_can_be_read(open_page, site, page):
+def test_on_paper_and_without_script_the_answer_can_be_read(open_page, site):
+    page = open_page(f"{site}/{PAGE}.html", width=DESKTOP).page
     _, output, text = parts(page)
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
@@ -72,15 +73,17 @@ def test_on_paper_and_without_script_the_answer_can_be_read(open_page, site, pag
     expect(output).to_be_visible()
 
 
-def test_a_printed_page_contains_the_outputs_that_wait(page, site):
+def test_a_printed_page_contains_the_outputs_that_wait(open_page, site):
     """3.87 is in one table of the page, which answers a prediction."""
-    page.goto(f"{site}/book/2-qk-and-ov/paths-and-ablation.html")
+    address = f"{site}/book/2-qk-and-ov/paths-and-ablation.html"
+    page = open_page(address, again=True, width=DESKTOP).page
     expect(page.get_by_role("cell", name="3.87")).to_be_hidden()
     assert "3.87" in lines(page.pdf())
 
 
-def test_several_numbers_are_predicted_at_once(page, site):
-    page.goto(f"{site}/book/1-residual-stream/exercises.html")
+def test_several_numbers_are_predicted_at_once(open_page, site):
+    address = f"{site}/book/1-residual-stream/exercises.html"
+    page = open_page(address, again=True, width=DESKTOP).page
     box = page.locator(".ck-predict").first
     measured = page.get_by_role("cell", name="1.01")
     expect(measured).to_be_hidden()
@@ -118,7 +121,9 @@ def test_a_short_answer_is_judged_on_the_page_and_remembered(opened):
 
 def test_a_number_is_compared_in_the_form_in_which_it_was_given(open_page, site):
     """The page stores 99.32% for the share of equal first choices."""
-    opened = open_page(f"{site}/book/4-mlps-as-heads/trained-models.html")
+    opened = open_page(
+        f"{site}/book/4-mlps-as-heads/trained-models.html", again=True, width=DESKTOP
+    )
     box = opened.page.locator(".ck-predict").first
     reply, guess = box.get_by_role("status"), box.locator("input")
     for said, told in {

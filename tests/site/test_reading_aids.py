@@ -17,7 +17,7 @@ FORMULAS = "book/notation"
 
 @pytest.fixture
 def page(open_page, site):
-    return open_page(f"{site}/{CHAPTER}.html", width=DESKTOP).page
+    return open_page(f"{site}/{CHAPTER}.html", again=True, width=DESKTOP).page
 
 
 def test_term_shows_its_meaning_on_focus_and_hover_and_hides_it_on_escape(page):
@@ -35,7 +35,7 @@ def test_term_shows_its_meaning_on_focus_and_hover_and_hides_it_on_escape(page):
 
 
 def test_buttons_give_the_executed_notebook_and_the_copy_to_work_on(open_page, site):
-    page = open_page(f"{site}/{EXERCISES}.html").page
+    page = open_page(f"{site}/{EXERCISES}.html", again=True).page
     links = page.locator(".ck-buttons a[download]").evaluate_all("all => all.map(a => a.pathname)")
     given = [(HTML / unquote(link).lstrip("/")).read_bytes() for link in links]
     sources = ["exercises/3-induction-heads.ipynb", f"{EXERCISES}.ipynb"]

@@ -90,6 +90,16 @@ class OpenPage:
         self.host = urlparse(url).netloc
         self.page.goto(url, wait_until="load")
 
+    def empty(self) -> None:
+        """Leave the page and forget what it stored, so that another test can use the tab."""
+        self.page.unroute_all()
+        self.page.evaluate("sessionStorage.clear()")
+        self.page.goto("about:blank")
+        session = self.context.new_cdp_session(self.page)
+        stored = {"origin": f"http://{self.host}", "storageTypes": "all"}
+        session.send("Storage.clearDataForOrigin", stored)
+        session.detach()
+
     def _on_console(self, message) -> None:
         if message.type == "error":
             self.problems.append(f"console error: {message.text}")
@@ -145,18 +155,45 @@ def site():
         yield address
 
 
-@pytest.fixture
-def open_page(browser):
-    """Open pages; they are closed after the test."""
-    opened: list[OpenPage] = []
+@pytest.fixture(scope="session")
+def tabs(browser):
+    """Tabs that tests use one after another, by width and other options; a new one would compile every script again."""
+    free: dict[str, list[OpenPage]] = {}
+    yield free
+    for tab in sum(free.values(), []):
+        tab.context.close()
 
-    def open_(url: str, **options) -> OpenPage:
-        opened.append(OpenPage(browser, url, **options))
-        return opened[-1]
+
+@pytest.fixture
+def open_page(browser, tabs):
+    """Open pages; they are closed after the test.
+
+    With `again`, a page opens in a tab that an earlier test has left, and the test leaves it to a later one. Such a
+    test must not change the tab itself: what it emulates, or the scripts that run first in every page.
+    """
+    own: list[OpenPage] = []
+    lent: list[tuple[str, OpenPage]] = []
+
+    def open_(url: str, *, again: bool = False, **options) -> OpenPage:
+        if not again:
+            own.append(OpenPage(browser, url, **options))
+            return own[-1]
+        kind = repr(sorted(options.items()))
+        free = tabs.setdefault(kind, [])
+        if free:
+            tab = free.pop()
+            tab.go(url)
+        else:
+            tab = OpenPage(browser, url, **options)
+        lent.append((kind, tab))
+        return tab
 
     yield open_
-    for one in opened:
+    for one in own:
         one.context.close()
+    for kind, tab in lent:
+        tab.empty()
+        tabs[kind].append(tab)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m is applied

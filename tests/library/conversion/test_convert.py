@@ -58,7 +58,7 @@ def check_layers(model, converted, tokens):
         )
 
 
-@pytest.mark.parametrize("eps", [0.1, 1e4])
+@pytest.mark.parametrize("eps", [pytest.param(0.1, marks=pytest.mark.weekly), 1e4])
 @pytest.mark.parametrize("norm", ["LN", pytest.param("LNPre", marks=pytest.mark.weekly), "RMS"])
 @pytest.mark.parametrize(
     ("activation", "gated"), [("relu", False), ("gelu", False), ("relu", True), ("silu", True)]
