@@ -153,7 +153,7 @@ def judge_guesses(
     model: Model,
     neuron: str,
     sentences: Sequence[str],
-    guesses: Sequence[bool],
+    guesses: Sequence[bool | None],
     lookup: Lookup,
     *,
     above: float = 1.0,
@@ -165,7 +165,8 @@ def judge_guesses(
     model : a `TransformerBridge` with MLPs
     neuron : a name such as `"L0N111"`
     sentences : the neuron is judged at their last tokens
-    guesses : True for each sentence at whose end the reader expects the neuron to be on
+    guesses : True for each sentence at whose end the reader expects the neuron to be on, False where
+        she expects it to be off, and None where she has not guessed yet
     lookup : of this neuron
     above : the neuron is on if its activation is larger
 
@@ -187,17 +188,18 @@ def judge_guesses(
     if not sentences or len(sentences) != len(guesses):
         raise ValueError(
             f"There are {len(sentences)} sentences and {len(guesses)} guesses. Write at least one "
-            "sentence, and one guess, True or False, for each of them."
+            "sentence, and one guess, True, False or None, for each of them."
         )
+    words = {True: "on", False: "off", None: ""}
     rows = []
     for sentence, guess in zip(sentences, guesses, strict=True):
         tokens = model.to_tokens(sentence)
         value = float(activations(model, tokens, neuron)[0, -1])
         expected = float(lookup.token(tokens)[0, -1])
-        rows.append([value > above, bool(guess), expected > above, False, f"{value:.1f}"])
+        answers = [value > above, guess, expected > above, False]
+        rows.append([*map(words.get, answers), f"{value:.1f}"])
     columns = ["on", "your guess", "lookup", "always off", "activation"]
     table = pd.DataFrame(rows, list(sentences), columns)
     right = [str((table[name] == table["on"]).sum()) for name in columns[1:4]]
-    table = table.replace({True: "on", False: "off"})
     table.loc["right"] = ["", *right, ""]
     return table

@@ -74,5 +74,7 @@ def test_guesses_are_counted_next_to_the_lookup_and_to_always_off():
     table = judge_guesses(model, "L0N486", sentences, [True, True], lookup)
     assert table["on"].tolist()[:2] == ["on", "off"]
     assert table.loc["right"].tolist() == ["", "1", "1", "1", ""]
+    table = judge_guesses(model, "L0N486", sentences, [None, False], lookup)
+    assert table["your guess"].tolist() == ["", "off", "1"]
     with pytest.raises(ValueError, match="2 sentences and 1 guesses"):
         judge_guesses(model, "L0N486", sentences, [True], lookup)
