@@ -6,7 +6,8 @@ path. What biases add is followed in one path, `bias`. The sum of all paths is t
 stream, and the unembedding of each path is its share of the logits.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -63,6 +64,16 @@ class Path:
         z, norm = self.z[:, at], self.norm_behind
         written = z if self.W_O is None else z @ self.W_O
         return written if norm is None else norm.at(at).apply(written)
+
+
+def stream_of(paths: Iterable[Path], at: slice = slice(None)) -> Tensor | int:
+    """What several paths have left in the stream, with one product for all that end in one head."""
+    by_head: dict[int, list[Path]] = defaultdict(list)
+    for path in paths:
+        by_head[id(path.W_O)].append(path)
+    return sum(
+        replace(same[0], z=sum(path.z for path in same)).stream(at) for same in by_head.values()
+    )
 
 
 class PathLogits(Mapping):
@@ -153,12 +164,12 @@ class PathLogits(Mapping):
 
     def stream(self, names: Sequence[str], where: slice) -> Float[Tensor, "batch pos d_model"]:
         """What several paths together have left in the stream, at some positions."""
-        stream = torch.zeros_like(self.run.recording.stream(Name("unembed"))[:, where])
         for name in names:
             if name not in self.paths:
                 raise unknown("path", name, self.paths)
-            stream = stream + self.paths[name].stream(where)  # in float32 for half precision
-        return stream
+        nothing = torch.zeros_like(self.run.recording.stream(Name("unembed"))[:, where])
+        # in float32 for half precision
+        return nothing + stream_of([self.paths[name] for name in names], where)
 
 
 @checked
@@ -228,13 +239,13 @@ class FrozenAttention:
         return cls(heads, pattern, before, behind)
 
     def gather(
-        self, stream: Float[Tensor, "batch pos d_model"], with_biases: bool = False
-    ) -> Float[Tensor, "batch head pos d_head"]:
-        """What each head gathers of a share of the stream, and because of biases."""
+        self, stream: Float[Tensor, "*share batch pos d_model"], with_biases: bool = False
+    ) -> Float[Tensor, "*share batch head pos d_head"]:
+        """What each head gathers of shares of the stream, and because of biases."""
         read = stream if self.norm_before is None else self.norm_before.apply(stream)
         if with_biases and self.norm_before is not None:
             read = read + self.norm_before.bias
-        values = torch.einsum("bpm,hmd->bhpd", read.to(self.pattern), self.heads.W_V)
+        values = torch.einsum("...pm,hmd->...hpd", read.to(self.pattern), self.heads.W_V)
         if with_biases and self.heads.b_V is not None:
             values = values + self.heads.b_V[:, None]
         return self.pattern @ values
@@ -261,10 +272,10 @@ def expand(model_run: Run, max_order: int) -> dict[str, Path]:
     n_layers = len(model_run.model.blocks)
     for layer in range(n_layers):
         attention = FrozenAttention.of(model_run, layer)
-        for name, path in list(paths.items()):
-            if path.order < max_order:
-                paths.update(through_heads(name, path, attention))
-                require_few(paths)
+        shorter = {name: path for name, path in paths.items() if path.order < max_order}
+        require_few(len(paths) + len(shorter) * len(attention.heads.names), shorter)
+        if shorter:
+            paths.update(through_heads(shorter, attention))
         bias = bias + through_all_heads(bias, attention)
         whole = whole + through_all_heads(whole, attention)
         for part, stream in parts:
@@ -280,28 +291,30 @@ def expand(model_run: Run, max_order: int) -> dict[str, Path]:
     if has_bias(model_run, bias):
         paths[BIAS] = Path(0, bias)
     if max_order < n_layers:
-        followed = sum(path.stream() for path in paths.values())
-        paths[REST] = Path(-1, whole - followed)
+        paths[REST] = Path(-1, whole - stream_of(paths.values()))
     return paths
 
 
-def require_few(paths: Mapping[str, Path]) -> None:
-    """Raise a `ValueError` if the paths are too many to be followed one by one."""
-    if len(paths) > MOST_PATHS:
-        orders = [path.order for path in paths.values()]
+def require_few(n_paths: int, shorter: Mapping[str, Path]) -> None:
+    """Raise a `ValueError` if too many paths follow from the shorter ones."""
+    if n_paths > MOST_PATHS:
+        max_order = max(path.order for path in shorter.values())
         raise ValueError(
             f"There are more than {MOST_PATHS} paths, the most that are followed one by one. "
-            f"Write a smaller max_order, such as max_order={max(orders) - 1}."
+            f"Write a smaller max_order, such as max_order={max_order}."
         )
 
 
-def through_heads(name: str, path: Path, attention: FrozenAttention) -> Iterator[tuple[str, Path]]:
+def through_heads(
+    paths: Mapping[str, Path], attention: FrozenAttention
+) -> Iterator[tuple[str, Path]]:
     """The paths that continue through each head of a layer, with their names."""
-    z = attention.gather(path.stream())
-    for number, head in enumerate(attention.heads.names):
-        longer = head if name == DIRECT else f"{name}->{head}"
-        W_O = attention.heads.W_O[number]
-        yield longer, Path(path.order + 1, z[:, number], W_O, attention.norm_behind)
+    z = attention.gather(torch.stack([path.stream() for path in paths.values()]))
+    outputs = list(zip(attention.heads.names, attention.heads.W_O, strict=True))
+    for (name, path), z_of_path in zip(paths.items(), z, strict=True):
+        for number, (head, W_O) in enumerate(outputs):
+            longer = head if name == DIRECT else f"{name}->{head}"
+            yield longer, Path(path.order + 1, z_of_path[:, number], W_O, attention.norm_behind)
 
 
 def through_all_heads(

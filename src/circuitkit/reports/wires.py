@@ -70,6 +70,8 @@ class Reader:
         self.weights = weights
         self.unembedding = unembedding
         self.name = name
+        unembedding.done.recording.require_additive()
+        self.step = step_of(model, parse(name)[0])
         self.head = heads_of(model, name).to(unembedding.W.dtype)
         self.norm = norm_before(model, parse(name)[0])
         self.stream = unembedding.done.stream(name)
@@ -96,7 +98,8 @@ class Reader:
 
     def written(self, earlier: str) -> Stream:
         """Return what an earlier head leaves in the stream, minus its mean over rows and positions."""
-        part = self.unembedding.done.part(earlier, before=self.name)
+        # `Run.part` looks at all weights of the model at each call
+        part = self.unembedding.done.recording.share(parse(earlier)[0], self.step)
         return part - part.mean((0, 1))
 
     def most_raised(self, stream: Stream) -> Int[Tensor, "row pos"]:
