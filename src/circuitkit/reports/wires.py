@@ -75,19 +75,29 @@ class Reader:
         self.head = heads_of(model, name).to(unembedding.W.dtype)
         self.norm = norm_before(model, parse(name)[0])
         self.stream = unembedding.done.stream(name)
-        self.query = self.input("Q", self.stream)
-        self.key = self.input("K", self.stream)
-        self.raised = self.most_raised(self.stream)
+        self.last: tuple[Stream, Stream] | None = None
+        read = self.without(torch.zeros_like(self.stream))
+        self.query = self.input("Q", read)
+        self.key = self.input("K", read)
+        self.raised = self.most_raised(read)
         found = self.behaviours(self.query, self.key)
         self.whole = {kind: value for kind, value in found.items() if value >= LEAST[kind]}
 
-    def input(self, side: Side, stream: Stream) -> Float[Tensor, "row pos d_head"]:
-        """Return the queries, keys or values that the head computes from a stream."""
-        if self.norm is not None:
-            with only_permanent_hooks(self.norm):
-                stream = self.norm(stream)
+    def without(self, missing: Stream) -> Stream:
+        """Return what the head reads, behind the norm, if something is missing in the stream."""
+        # the queries and the keys miss the same, one after the other
+        if self.last is None or self.last[0] is not missing:
+            read = self.stream - missing
+            if self.norm is not None:
+                with only_permanent_hooks(self.norm):
+                    read = self.norm(read)
+            self.last = missing, read
+        return self.last[1]
+
+    def input(self, side: Side, read: Stream) -> Float[Tensor, "row pos d_head"]:
+        """Return the queries, keys or values that the head computes from what it reads."""
         # weights in half precision are used in full precision
-        return self.head.side(side, stream.to(self.unembedding.W))[:, 0]
+        return self.head.side(side, read.to(self.unembedding.W))[:, 0]
 
     def behaviours(self, query: Tensor, key: Tensor, rows: slice = ALL) -> dict[str, float]:
         """Return each behaviour of the pattern above its control, as far as some rows count."""
@@ -102,9 +112,9 @@ class Reader:
         part = self.unembedding.done.recording.share(parse(earlier)[0], self.step)
         return part - part.mean((0, 1))
 
-    def most_raised(self, stream: Stream) -> Int[Tensor, "row pos"]:
+    def most_raised(self, read: Stream) -> Int[Tensor, "row pos"]:
         """Return which token the head raises most if it attends to a position."""
-        logits = self.unembedding.logits(self.name, self.input("V", stream))
+        logits = self.unembedding.logits(self.name, self.input("V", read))
         return self.unembedding.ids[logits.argmax(-1)]
 
     def lost(self, side: Side, missing: Stream, source: Tensor) -> dict[str, float]:
@@ -120,19 +130,19 @@ class Reader:
         """
         if side == "V":
             before = share_equal(self.raised, source)
-            after = share_equal(self.most_raised(self.stream - missing), source)
+            after = share_equal(self.most_raised(self.without(missing)), source)
             return {Behaviour.COPYING: float(before - after)}
         return self.pattern_lost(side, missing)
 
     def pattern_lost(self, side: Side, missing: Stream, rows: slice = ALL) -> dict[str, float]:
         """Return which share of each behaviour of the pattern is lost, on some rows."""
-        stream = (self.stream - missing)[rows]
+        read = self.without(missing)[rows]
         query, key = self.query[rows], self.key[rows]
         whole = self.behaviours(query, key, rows)
         if side == "Q":
-            query = self.input("Q", stream)
+            query = self.input("Q", read)
         else:
-            key = self.input("K", stream)
+            key = self.input("K", read)
         left = self.behaviours(query, key, rows)
         return {kind: 1 - left[kind] / whole[kind] for kind in self.whole}
 
@@ -197,9 +207,10 @@ def cut_wires(
         before = heads_before(model, name)
         for earlier in before:
             source = attended_elsewhere(rows.tokens, done.pattern(earlier))
-            for side in reader.sides(source):
+            sides = reader.sides(source)
+            written = reader.written(earlier)
+            for side in sides:
                 wire = f"{earlier}->{name}.{side}"
-                written = reader.written(earlier)
                 alone += cut_wire(reader, wire, side, written, source, generator)
         yield from alone
         for heads in alike.values():
