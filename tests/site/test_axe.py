@@ -4,7 +4,7 @@ import pytest
 
 KINDS = {
     "home": "book/intro.html",
-    "chapter": "book/4-mlps-as-heads/a-neuron-is-a-head.html",
+    "chapter": "book/1-residual-stream/circuit-in-one-picture.html",
     "exercises": "book/1-residual-stream/exercises.html",
     "lab": "book/lab.html",
     "claims": "book/claims.html?verdict=wrong",
