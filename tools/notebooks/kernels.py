@@ -4,6 +4,7 @@
 """
 
 import os
+import uuid
 
 import pytest
 
@@ -39,7 +40,22 @@ def pytest_configure_node(node) -> None:
         node.workerinput[NAME] = True
 
 
+def manager_on_sockets(**settings):
+    """A manager of a kernel with sockets in the folder of the warm process.
+
+    Two workers that look for free ports at the same time can find the same ones, and then one of the kernels dies.
+    """
+    from jupyter_client.manager import KernelManager
+
+    folder = os.environ["JUPYTER_PATH"].split(os.pathsep)[0]
+    file = os.path.join(folder, f"{uuid.uuid4().hex}.json")
+    return KernelManager(transport="ipc", connection_file=file, **settings)
+
+
 def use_warm_kernels(config) -> None:
+    import nbval.kernel
+
+    nbval.kernel.KernelManager = manager_on_sockets
     config.option.nbval_kernel_startup_timeout = 300  # the first one waits for the imports
     config.option.nbval_current_env = False
     config.option.nbval_kernel_name = NAME

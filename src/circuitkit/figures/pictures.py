@@ -224,7 +224,9 @@ def to_png(fig: "Figure", colours: int) -> bytes:
     from PIL import Image
 
     raw, small = BytesIO(), BytesIO()
-    fig.savefig(raw, format="png", dpi=DPI, metadata={"Software": None})  # the same bytes each time
+    fast = {"compress_level": 1}  # it is compressed well below
+    # without the name of the program, so that the bytes are the same each time
+    fig.savefig(raw, format="png", dpi=DPI, metadata={"Software": None}, pil_kwargs=fast)
     # Dithering would put noise on flat areas and make the file larger.
     image = Image.open(raw).convert("RGB").quantize(colours, dither=Image.Dither.NONE)
     image.save(small, format="PNG", optimize=True)
