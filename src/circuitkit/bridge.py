@@ -3,7 +3,7 @@
 The rule SLF001 of ruff refuses private names in all other files. To check a new release of
 transformer-lens, compare it with this list, and run `tests/library/models` and `tests/library/ablation`.
 
-* `Module._modules`, the modules that a bridge itself holds: `submodules`. A bridge hands all other
+* `Module._modules` and `_parameters`, what a module itself holds: `submodules`, `all_modules`, `versions_of_weights`. A bridge hands all other
   names on to the module that it wraps, so `hasattr` finds too much.
 * `Module._forward_hooks` and `_forward_pre_hooks`, with `HookPoint.fwd_hooks`, whose handles have
   `hook.id`, `is_permanent` and `user_hook`: `own_hooks_only`, `only_permanent_hooks`, `torch_hooks`.
@@ -63,6 +63,18 @@ def submodules(module: Any) -> dict[str, Any]:
     return module._modules
 
 
+def all_modules(*modules: Any) -> list[Any]:
+    """These modules and those within them, each once, in the order of `modules()` of torch, which also makes names and takes longer."""
+    found: dict[Any, None] = {}
+    waiting = list(reversed(modules))
+    while waiting:
+        module = waiting.pop()
+        if module is not None and module not in found:
+            found[module] = None
+            waiting.extend(reversed(submodules(module).values()))
+    return list(found)
+
+
 # Shapes of models
 
 
@@ -92,10 +104,12 @@ def has_folded_weights(model: Model) -> bool:
 def versions_of_weights(model: Model) -> list[tuple[int, int]]:
     """For each weight, where it lies and how often it was changed, as torch counts it."""
     versions = []
-    for weight in model.original_model.parameters():
-        # torch does not count changes of what is made in inference mode
-        version = 0 if weight.is_inference() else weight._version
-        versions.append((weight.data_ptr(), version))
+    for module in all_modules(model.original_model):
+        for weight in module._parameters.values():
+            if weight is not None:
+                # torch does not count changes of what is made in inference mode
+                version = 0 if weight.is_inference() else weight._version
+                versions.append((weight.data_ptr(), version))
     return versions
 
 
@@ -156,7 +170,7 @@ def undisturbed(model: Model) -> Iterator[None]:
 def settings_that_disturb(model: Model) -> list[tuple[Any, str]]:
     """Each attribute that is True and has to be False in a run, with the object that holds it."""
     # the wrapped model is no submodule of a bridge
-    modules = dict.fromkeys([*model.modules(), *model.original_model.modules()])
+    modules = all_modules(model, model.original_model)
     settings: list[tuple[Any, str]] = [
         (module, "training") for module in modules if module.training
     ]

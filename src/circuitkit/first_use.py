@@ -23,6 +23,7 @@ from transformer_lens.model_bridge.generalized_components.base import Generalize
 from circuitkit.bridge import (
     HOOKS_OF_SWITCHES,
     Model,
+    all_modules,
     has_folded_weights,
     listeners,
     own_hooks_only,
@@ -135,6 +136,10 @@ def verdict_on(model: Model, weights: list[tuple[int, int]] | None = None) -> Ve
     return known.verdict
 
 
+PLAIN = (bool, int, float, str, type(None))
+"""The types of settings that a module holds."""
+
+
 def settings_of_wrapped(model: Model) -> list[Any]:
     """The configuration of the wrapped model, and the numbers and words that its modules hold."""
     config = getattr(model.original_model, "config", None)
@@ -143,15 +148,13 @@ def settings_of_wrapped(model: Model) -> list[Any]:
         for name, value in getattr(config, "__dict__", {}).items()
         if not name.startswith("_")
     ]
-    for module in model.original_model.modules():
+    for module in all_modules(model.original_model):
         if isinstance(module, HookPoint | GeneralizedComponent):
             continue  # the bridge keeps notes of its last run in its own
         settings += [
             (name, value)
             for name, value in vars(module).items()
-            if isinstance(value, bool | int | float | str | None)
-            and name != "training"
-            and not name.startswith("_")
+            if name[0] != "_" and name != "training" and isinstance(value, PLAIN)
         ]
     return settings
 
