@@ -12,10 +12,11 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from circuitkit import circuits, conversion, residual
 from circuitkit.ablation import run
-from circuitkit.bridge import Model
+from circuitkit.bridge import Model, submodules
 from circuitkit.conversion.convert import find_mlps
 from circuitkit.effects import effect
 from circuitkit.figures.attention_view import visible
+from circuitkit.first_use import require_sum_of_logits
 from circuitkit.models import load_model
 from circuitkit.parts import head_names
 from circuitkit.reading import heads_of
@@ -229,6 +230,9 @@ def trigrams(subject: Subject, layer: int) -> list[Line]:
     floor. The first line says what was looked through.
     """
     model = subject.load()
+    if "mlm_head" in submodules(model):
+        # a network computes the logits, and what a head writes is far from what it makes of this
+        require_sum_of_logits(model)
     spelled = speller(model)
     special_ids = set(getattr(model.tokenizer, "all_special_ids", []))
     among = torch.tensor([i for i in range(model.cfg.d_vocab) if i not in special_ids])

@@ -9,6 +9,7 @@ from transformer_lens.model_bridge.sources.native import boot
 
 import circuitkit as ck
 from circuitkit.reports import logits, measures
+from tests.support import zoo
 
 
 def planted(d_vocab, n_sources, n_destinations, first_id, scale=1.0):
@@ -84,3 +85,9 @@ def test_the_floor_of_a_skip_trigram_grows_with_the_spread_of_the_logits():
     text = logits.Text.of(model, among, [])
     spread = ck.run(model, torch.arange(64)[None]).logits.std(-1).mean()
     assert text.floor == pytest.approx(float(0.25 * spread), rel=0.1)
+
+
+def test_skip_trigrams_are_refused_where_a_network_computes_the_logits():
+    """What a head of MiniLM writes gives up to 31 logits by W_U, and its total effect is near 0."""
+    with pytest.raises(ValueError, match="a network .mlm_head. computes them"):
+        measures.trigrams(measures.Subject(zoo.make("bert"), (1, 2), ""), 0)
