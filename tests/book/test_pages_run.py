@@ -47,10 +47,9 @@ def quoted(text: str, seen: str) -> bool:
 
 @pytest.fixture
 def few_trigrams(monkeypatch):
-    """Reports with one skip trigram for each head, and none through an MLP: nothing here looks at them."""
+    """Reports with one skip trigram for each head, because nothing here looks at them."""
     monkeypatch.setattr(measures, "N_TRIGRAMS", 1)
     monkeypatch.setattr(measures, "N_MORE", 0)
-    monkeypatch.setattr(measures, "SMALL", 0)
 
 
 @pytest.mark.usefixtures("few_trigrams")
