@@ -18,8 +18,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def activations(model):
-    rows = models.heldout_rows(16, 64)
-    return [ag.layer_inputs_and_outputs(model, rows, layer) for layer in (0, 1)]
+    return ag.layer_inputs_and_outputs(model, models.heldout_rows(16, 64))
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +102,7 @@ def test_a_random_dictionary_with_a_latent_for_each_row_has_no_error():
 
 def test_a_replaced_mlp_that_writes_the_same_changes_nothing(model):
     tokens = model.to_tokens(TEXT)
-    _, y = ag.layer_inputs_and_outputs(model, tokens, 0)
+    _, y = ag.layer_inputs_and_outputs(model, tokens)[0]
     same = ag.replaced_logits(model, tokens, {0: lambda x: y})
     without = ag.replaced_logits(model, tokens, {}, without="L1H2")
     assert torch.allclose(same, model(tokens).detach(), atol=ROUNDING)
