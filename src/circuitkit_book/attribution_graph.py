@@ -14,7 +14,6 @@ import circuitkit as ck
 from circuitkit import names
 from circuitkit.bridge import Model
 from circuitkit.checks import checked
-from circuitkit.norms import FrozenNorm
 from circuitkit.parts import head_names
 from circuitkit.training import fit
 
