@@ -74,7 +74,7 @@ def test_your_own_model_runs_from_top_to_bottom(tmp_path, monkeypatch):
     assert not names["report"].problems
     assert not names["logits"].equal(names["model"](names["rows"].tokens))
     files = sorted(file.name for file in tmp_path.iterdir())
-    assert files == ["changed.html", "mine", "mine.csv", "mine.html", "my-lab.html"]
+    assert files == ["mine", "mine.csv", "mine.html", "my-lab.html"]
     assert {"L1H3", "L0H1", "L0H1->L1H3.K"} <= set(names["changed"]["name"])
 
 
