@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import torch.nn.functional as F
+import torch
 from jaxtyping import Int
 from torch import Tensor
 
@@ -66,18 +66,26 @@ def count_evidence(
             "1 <= nearest <= farthest, such as (1, 32)."
         )
     require_at_least(1, n_tokens=tokens.numel())
-    rows = tokens.reshape(-1, tokens.shape[-1])
+    text, length = tokens.flatten(), tokens.shape[-1]
+    by_token = text.argsort(
+        stable=True
+    )  # the places of token 0 from left to right, of token 1, ...
+    sorted_text = text[by_token]
+
+    def places_of(token: int) -> Tensor:
+        first = torch.searchsorted(sorted_text, token)
+        return by_token[first : torch.searchsorted(sorted_text, token, right=True)]
+
     counts = []
     for triple in triples:
         source, destination, completion = three_tokens(triple)
-        seen = F.pad(
-            (rows == source).cumsum(1), (1, 0)
-        )  # [row, pos + 1], sources before each place
-        row, place = (rows[:, :-1] == destination).nonzero(as_tuple=True)
-        last = seen[row, (place - nearest + 1).clamp_min(0)]
-        first = seen[row, (place - farthest).clamp_min(0)]
+        sources, place = places_of(source), places_of(destination)
+        in_row = place % length
+        place, in_row = place[in_row < length - 1], in_row[in_row < length - 1]
+        first = torch.searchsorted(sources, place - in_row.clamp_max(farthest))
+        last = torch.searchsorted(sources, place - nearest, right=True)
         has_source = last > first
-        is_hit = rows[row, place + 1] == completion
+        is_hit = text[place + 1] == completion
         of_places = [has_source, has_source & is_hit, ~has_source, ~has_source & is_hit]
         counts.append([int(chosen.sum()) for chosen in of_places])
     return with_shares(pd.DataFrame(counts, columns=COUNTS))
