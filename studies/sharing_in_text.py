@@ -315,6 +315,7 @@ def one_pair(model, layer: int, tokens, query: int, key: int, linear) -> dict:
 # SmolLM2
 
 
+@kept
 def smollm2(folder: Path, layer: int):
     """Signed effects of a layer of SmolLM2 on 300 rows, and the tokens."""
     import transformers
