@@ -1,10 +1,11 @@
-"""Rules planted in text: does a language model learn them, and does it share them between its heads?
+"""Rules planted in text that no sum can solve: does a language model share them between its heads, and does a gated block separate them?
 
-python -m studies.planted_rules [DOSE ...]
+python -m studies.planted_rules [doses] [blocks] [text]
 
-Stage 1 of the plan `sharing_in_text.md`. The one-layer model is trained further on natural rows, in half of which a rule `A ... B -> C` is
-planted, for 0, 15, 60 and 240 rules. Writes `planted_rules.csv`, one row a dose. No rule is learned, so no block is judged
-on rules. Each model is kept in `/tmp`, so that an interrupted run goes on. One or two minutes of one core each.
+Additions D and E of the plan `sharing_in_text.md`. `doses`: the one-layer model is trained further on natural rows, and on rows in which a rule `A ... B -> C` is
+planted, for 15, 60 and 240 rules; writes `planted_rules.csv`, one row a dose. `blocks`: gated blocks on the layers that share rules; writes `planted_blocks.csv`.
+`text`: gated blocks on the layer of the shipped model, without rules; writes `text_blocks.csv`. Each model is kept in `/tmp`, so that an interrupted run goes on.
+Two to four minutes of one core for each dose and each block.
 """
 
 import sys
@@ -22,12 +23,17 @@ from circuitkit.models import heldout_tokens
 from circuitkit.training import fit
 from circuitkit_book import pair_sharing as ps
 from studies.sharing import DATA
-from studies.sharing_in_text import N_POS, N_ROWS
+from studies.sharing_in_text import N_MATCHED, N_POS, N_ROWS
 
 kept = Memory(Path(gettempdir()) / "planted_rules", verbose=0).cache
-DOSES = {60: (6, 10), 240: (12, 20), 0: (0, 0), 15: (3, 5)}
-"""Numbers of sources and destinations for each number of rules, in the order in which they are run."""
-STEPS, ROWS_A_STEP, ROWS_A_RULE = 800, 16, 20
+DOSES = {15: 3, 60: 12, 240: 48}
+"""The number of sources for each number of rules."""
+DESTINATIONS = 5
+STEPS, ROWS_A_RULE = 800, 20
+N_TEXT, N_RULE, N_QUIET = 8, 48, 16
+"""Rows of text, with a rule, and with B but without A, in each step."""
+ARMS = ((None, 0), (0.3, 0), (0.0, 0), (0.3, 1), (0.0, 1))
+"""The layer itself, and the penalties and seeds of the blocks on rules."""
 NEAREST, FARTHEST = 2, 40
 Weights = dict[str, torch.Tensor]
 
@@ -46,15 +52,12 @@ def split_rows() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def rules_of(dose: int) -> torch.Tensor:
-    """Rows of A, B, C: all pairs of some sources and destinations, with a random completion for each."""
-    n_sources, n_destinations = DOSES[dose]
+    """Rows of A, B, C: all pairs of some sources and five destinations, with completions that no sum of an A and a B can give."""
     generator = torch.Generator().manual_seed(6)
     common = heldout_tokens().bincount(minlength=2048).argsort(descending=True)[200:1200]
     mixed = common[torch.randperm(1000, generator=generator)]
-    A, B = mixed[:n_sources], mixed[20 : 20 + n_destinations]
-    C = mixed[100 : 100 + dose]
-    grid = torch.cartesian_prod(A, B) if dose else torch.empty(0, 2, dtype=torch.long)
-    return torch.cat([grid, C[:, None]], 1)
+    a, b = torch.cartesian_prod(torch.arange(DOSES[dose]), torch.arange(DESTINATIONS)).T
+    return torch.stack([mixed[a], mixed[100 + b], mixed[200 + (a + b) % DESTINATIONS]], 1)
 
 
 def plant(rows: torch.Tensor, rules: torch.Tensor, generator: torch.Generator):
@@ -126,19 +129,36 @@ def text_loss(
     return cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def batch(rows: torch.Tensor, rules: torch.Tensor, step: int, n: int) -> torch.Tensor:
-    """Natural rows, half of them with a rule."""
+def batch(rows: torch.Tensor, rules: torch.Tensor | None, step: int) -> torch.Tensor:
+    """Natural rows for a block, and as many with a rule if there are rules."""
     generator = torch.Generator().manual_seed(1000 + step)
-    chosen = rows[torch.randint(len(rows), (n,), generator=generator)]
-    if len(rules):
-        some = rules[torch.randint(len(rules), (n // 2,), generator=generator)]
-        chosen[: n // 2] = plant(chosen[: n // 2], some, generator)[0]
-    return chosen
+    natural = rows[torch.randint(len(rows), (N_TEXT,), generator=generator)]
+    if rules is None:
+        return natural
+    other = rows[torch.randint(len(rows), (N_TEXT,), generator=generator)]
+    some = rules[torch.randint(len(rules), (N_TEXT,), generator=generator)]
+    return torch.cat([natural, plant(other, some, generator)[0]])
+
+
+def loss_on_rules(
+    w: Weights, rows: torch.Tensor, rules: torch.Tensor, generator: torch.Generator
+) -> torch.Tensor:
+    """The loss at B on rows with a rule, and 0.3 times the loss at B on rows without A."""
+    n = N_RULE + N_QUIET
+    natural = rows[torch.randint(len(rows), (n,), generator=generator)]
+    some = rules[torch.randint(len(rules), (n,), generator=generator)]
+    planted, key, query = plant(natural, some, generator)
+    quiet = torch.arange(N_RULE, n)
+    for place in (key[quiet], query[quiet] + 1):
+        planted[quiet, place] = natural[quiet, place]
+    index = torch.arange(n)
+    losses = cross_entropy(at(w, w, planted, query)[0], planted[index, query + 1], reduction="none")
+    return losses[:N_RULE].mean() + 0.3 * losses[N_RULE:].mean()
 
 
 @kept
-def trained(dose: int) -> Weights:
-    """The one-layer model, trained further on text with rules."""
+def trained(dose: int, steps: int) -> Weights:
+    """The one-layer model, trained further on text and on rows with rules."""
     torch.set_num_threads(1)
     w, rules = weights_of("one-layer"), rules_of(dose)
     rows, _ = split_rows()
@@ -146,13 +166,23 @@ def trained(dose: int) -> Weights:
         value.requires_grad_()
 
     def loss_at(step: int) -> torch.Tensor:
-        return text_loss(w, batch(rows, rules, step, ROWS_A_STEP))
+        generator = torch.Generator().manual_seed(1000 + step)
+        natural = rows[torch.randint(len(rows), (N_TEXT,), generator=generator)]
+        return text_loss(w, natural) + loss_on_rules(w, rows, rules, generator)
 
     def rate(step: int) -> float:
-        return 1e-3 * min(1.0, 2 * (1 - step / STEPS))
+        return 2e-3 * min(1.0, step / 50 + 0.02, 2 * (1 - step / steps))
 
-    fit(w.values(), loss_at, STEPS, learning_rate=rate)
+    fit(w.values(), loss_at, steps, learning_rate=rate)
     return {key: value.detach() for key, value in w.items()}
+
+
+def target(dose: int) -> tuple[Weights, int]:
+    """The model of one dose; with twice the steps if it learned fewer than half of the rules."""
+    w = trained(dose, STEPS)
+    if judge(w, w, rules_of(dose))["learned"].double().mean() >= 0.5:
+        return w, STEPS
+    return trained(dose, 2 * STEPS), 2 * STEPS
 
 
 # Judging
@@ -160,7 +190,7 @@ def trained(dose: int) -> Weights:
 
 @torch.no_grad()
 def judge(w: Weights, base: Weights, rules: torch.Tensor) -> dict:
-    """Which rules are learned, shared, and carried by one head; `w` has the layer, `base` the rest."""
+    """Which rules are learned and carried by one head, and the effects on their pairs; `w` has the layer, `base` the rest."""
     _, rows = split_rows()
     generator = torch.Generator().manual_seed(7)
     each = rules.repeat_interleave(ROWS_A_RULE, 0)
@@ -185,22 +215,23 @@ def judge(w: Weights, base: Weights, rules: torch.Tensor) -> dict:
     learned = (top.view(shape).double().mean(1) >= 0.8) & (
         quiet.view(shape).double().mean(1) >= 0.8
     )
-    row = {"rules": len(rules), "learned": int(learned.sum())}
-    row["right"] = float(top.double().mean())
-    row["quiet"] = float(quiet.double().mean())
     alone = (carried.view(*shape, -1).double().mean(1) >= 0.9).any(1)
-    row["carried"] = int((alone & learned).sum())
-    for name, values in (("shared", effects), ("other_token", other)):
-        row[name] = by_rule(values, shape, learned)
+    found = {"learned": learned, "alone": alone & learned, "effects": effects, "other": other}
+    return found | {"right": top.double().mean(), "quiet": quiet.double().mean()}
+
+
+def counts(found: dict) -> dict:
+    """How many rules are learned, carried by one head, and shared as pairs; with the nulls."""
+    learned, effects = found["learned"], found["effects"]
+    shape, generator = (len(learned), ROWS_A_RULE), torch.Generator().manual_seed(8)
     by_chance = [
         by_rule(heads_of_other_rules(effects, shape, generator), shape, learned) for _ in range(20)
     ]
-    row["null_mean"], row["null_high"] = sum(by_chance) / 20, max(by_chance)
-    constructive, destructive = ps.shared(effects.T)
-    is_learned = learned.repeat_interleave(ROWS_A_RULE)
-    row["constructive"] = float(constructive[is_learned].double().mean()) if learned.any() else None
-    row["destructive"] = float(destructive[is_learned].double().mean()) if learned.any() else None
-    return row
+    row = {"rules": len(learned), "learned": int(learned.sum())}
+    row |= {"right": float(found["right"]), "quiet": float(found["quiet"])}
+    row |= {"carried": int(found["alone"].sum()), "shared": by_rule(effects, shape, learned)}
+    row |= {"other_token": by_rule(found["other"], shape, learned)}
+    return row | {"null_mean": sum(by_chance) / 20, "null_high": max(by_chance)}
 
 
 def by_rule(effects: torch.Tensor, shape: tuple[int, int], learned: torch.Tensor) -> int:
@@ -259,12 +290,11 @@ def edges(w, base, tokens, key, query, rules):
 @kept
 def dose_row(dose: int) -> dict:
     torch.set_num_threads(1)
-    w, (_, rows) = trained(dose), split_rows()
-    row = {"dose": dose}
+    (w, steps), (_, rows) = target(dose), split_rows()
     with torch.no_grad():
-        row["text_loss"] = float(text_loss(w, rows[:200]))
-        row["loss_before"] = float(text_loss(weights_of("one-layer"), rows[:200]))
-    return row | (judge(w, w, rules_of(dose)) if dose else {"rules": 0})
+        losses = [float(text_loss(one, rows[:200])) for one in (w, weights_of("one-layer"))]
+    row = {"dose": dose, "steps": steps, "text_loss": losses[0], "loss_before": losses[1]}
+    return row | counts(judge(w, w, rules_of(dose)))
 
 
 # Gated blocks
@@ -289,7 +319,7 @@ def starting_block(w: Weights, seed: int) -> Weights:
 
 
 def trained_block(
-    base: Weights, rules: torch.Tensor, alpha: float, seed: int, steps: int = STEPS
+    base: Weights, rules: torch.Tensor | None, alpha: float, seed: int, steps: int = STEPS
 ) -> Weights:
     """A gated block that imitates the layer on text, with or without rules in it."""
     rows, _ = split_rows()
@@ -307,7 +337,7 @@ def trained_block(
         return error, (joint * causal).sum() / causal.sum() / len(tokens)
 
     def loss_at(step: int) -> torch.Tensor:
-        error, penalty = terms(batch(rows, rules, 10_000 + 1000 * seed + step, 8))
+        error, penalty = terms(batch(rows, rules, 10_000 + 1000 * seed + step))
         done = step / steps
         weight = 0.1 * alpha if done >= 0.8 else alpha * min(1.0, done / 0.5) ** 2
         return error + weight * penalty
@@ -319,6 +349,72 @@ def trained_block(
     return {key: value.detach() for key, value in w.items()}
 
 
+@torch.no_grad()
+def recovered(w: Weights, base: Weights, rows: torch.Tensor) -> float:
+    """The share of the loss that the layer saves, compared with its mean, and that the block saves, too."""
+    x = stream(base, rows)
+    y, by_block = layer(base, x)[0], layer(w, x)[0]
+    mean = y.mean((0, 1)).expand_as(y)
+    ablated, whole, block = (float(text_loss(base, rows, part)) for part in (mean, y, by_block))
+    return (ablated - block) / (ablated - whole)
+
+
+@torch.no_grad()
+def effects_on_text(w: Weights, base: Weights, rows: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """The signed effects of a layer or a block at pairs, and how many gates are above 0.05 on a causal pair."""
+    U = base["U"] - base["U"].mean(1, keepdim=True)
+    W_V, W_O = used(w)
+    parts, n_open = [], 0.0
+    for tokens in rows.split(50):
+        x = stream(base, tokens)
+        _, pattern, gates = layer(w, x)
+        read = torch.einsum("rim,hdm->hrid", U.T[tokens[:, 1:]], W_O)
+        v = torch.einsum("rpm,hmd->hrpd", x[:, :-1], W_V)
+        moved = torch.einsum("hrid,hrjd->hrij", read, v)
+        parts.append(ps.pairs_of(pattern.transpose(0, 1)[:, :, :-1, :-1] * moved))
+        is_open = gates.expand_as(pattern)[..., :-1, :-1] > 0.05
+        n_open += float(ps.pairs_of(is_open.transpose(0, 1).double()).sum(0).mean()) * len(tokens)
+    return torch.cat(parts, 1), n_open / len(rows)
+
+
+def sharing_on_text(w: Weights, base: Weights) -> dict:
+    """Shared strong pairs, the null of another text, the loss recovered, and open gates."""
+    _, rows = split_rows()
+    effects, n_open = effects_on_text(w, base, rows)
+    generator = torch.Generator().manual_seed(1)
+    shared = ps.share_of_strong(effects)["shared"]
+    drawn = [
+        ps.share_of_strong(ps.other_text(effects, generator))["shared"] for _ in range(N_MATCHED)
+    ]
+    row = {"recovered": recovered(w, base, rows[:200]), "open": n_open, "shared": shared}
+    null = pd.Series(drawn)
+    row |= {"null_mean": null.mean(), "null_low": null.min(), "null_high": null.max()}
+    return row | {"excess": shared - null.mean()}
+
+
+@kept
+def text_block_row(alpha: float | None, seed: int) -> dict:
+    """A block on the shipped layer; without alpha, the layer itself."""
+    torch.set_num_threads(1)
+    base = weights_of("one-layer")
+    w = base if alpha is None else trained_block(base, None, alpha, seed)
+    return {"alpha": alpha, "seed": seed} | sharing_on_text(w, base)
+
+
+@kept
+def rule_block_row(dose: int, alpha: float | None, seed: int) -> dict:
+    """A block on a layer with planted rules; without alpha, the layer itself."""
+    torch.set_num_threads(1)
+    (base, _), rules = target(dose), rules_of(dose)
+    learned = judge(base, base, rules)["learned"]
+    w = base if alpha is None else trained_block(base, rules, alpha, seed)
+    found = judge(w, base, rules)
+    row = {"dose": dose, "alpha": alpha, "seed": seed, "original": int(learned.sum())}
+    row |= {"kept": int((found["learned"] & learned).sum())}
+    row |= {"one_head": int((found["alone"] & learned).sum())}
+    return row | counts(found) | sharing_on_text(w, base)
+
+
 def write(name: str, rows: list[dict]) -> None:
     table = pd.DataFrame(rows).round(4)
     table.to_csv(DATA / name, index=False, lineterminator="\n")
@@ -326,9 +422,19 @@ def write(name: str, rows: list[dict]) -> None:
 
 
 def main() -> None:
-    asked = [int(word) for word in sys.argv[1:]] or list(DOSES)
+    what = sys.argv[1:] or ["doses", "blocks", "text"]
     run = Parallel(n_jobs=1)
-    write("planted_rules.csv", run(delayed(dose_row)(dose) for dose in tqdm(asked)))
+    if "doses" in what:
+        write("planted_rules.csv", run(delayed(dose_row)(dose) for dose in tqdm(DOSES)))
+    if "blocks" in what:
+        doses = pd.read_csv(DATA / "planted_rules.csv")
+        shares = 1 - doses.carried / doses.learned.clip(lower=1)
+        passed = [dose for dose in (60, 240, 15) if dose in set(doses.dose[shares > 0.1])]
+        jobs = [(dose, alpha, seed) for dose in passed for alpha, seed in ARMS]
+        write("planted_blocks.csv", run(delayed(rule_block_row)(*job) for job in tqdm(jobs)))
+    if "text" in what:
+        jobs = [(None, 0), *((alpha, seed) for alpha in (0.3, 0.0, 1.0, 0.1) for seed in (0, 1))]
+        write("text_blocks.csv", run(delayed(text_block_row)(*job) for job in tqdm(jobs)))
 
 
 if __name__ == "__main__":

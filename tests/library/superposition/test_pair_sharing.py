@@ -108,3 +108,15 @@ def test_planted_sharing_keeps_edges_and_is_found(kind):
 def test_layers_without_a_direction_are_refused():
     with pytest.raises(ValueError, match="last two layers"):
         ps.signed_effects(ck.load_model("two-layer-mlp"), torch.zeros(1, 4, dtype=torch.long))
+
+
+def test_no_two_heads_of_the_null_that_matches_take_their_effects_from_one_place():
+    generator = torch.Generator().manual_seed(0)
+    cell = torch.randint(0, 4, (60,), generator=generator)
+    places = torch.arange(60.0).expand(3, 60)
+    drawn = ps.matched_apart(places, cell, generator).long()
+    assert torch.equal(cell[drawn], cell.expand(3, 60))
+    assert all(len(set(three)) == 3 for three in drawn.T.tolist())
+    assert all(sorted(own) == list(range(60)) for own in drawn.tolist())
+    with pytest.raises(ValueError, match="2 places for 3 heads"):
+        ps.matched_apart(places, torch.arange(60) // 2, generator)
