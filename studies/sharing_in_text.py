@@ -30,6 +30,7 @@ LAYERS = (("one-layer", 0), ("two-layer", 0), ("two-layer", 1))
 N_ROWS, N_POS, N_DRAWS, N_MATCHED, N_BOOTSTRAP = 1000, 64, 100, 20, 100
 PLANTED = (0.001, 0.005, 0.01, 0.05)
 SMALLEST_CELL, N_SMOLLM2 = 5, 300
+SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
 KEYS = ["model", "layer", "level", "null", "kind", "limit"]
 
 
@@ -331,33 +332,35 @@ def causal(name: str, layer: int, n_pairs: int = 300) -> list[dict]:
     model, tokens = load_model(name), text_rows(N_ROWS)
     effects = ps.signed_effects(model, tokens, layer)
     values = ps.pairs_of(effects)
-    strong = ps.strongest(values)
-    chosen = strong[torch.randperm(len(strong), generator=torch.Generator().manual_seed(5))]
-    n_query = effects.shape[-1]
-    earlier = torch.ones(n_query, n_query, dtype=torch.bool).tril(-1)
-    earlier[:, 0] = False
-    queries, keys = earlier.nonzero(as_tuple=True)
     rows = []
-    for place in chosen[:n_pairs].tolist():
-        row, pair = divmod(place, len(queries))
+    for place, row, query, key in some_strong(values, effects.shape[-1], n_pairs):
         linear = values.flatten(1)[:, place]
-        rows.append(
-            one_pair(model, layer, tokens[row], int(queries[pair]), int(keys[pair]), linear)
-        )
+        rows.append(one_pair(model, layer, tokens[row], query, key, linear))
         rows[-1] |= {"model": name, "layer": layer}
     return rows
 
 
+def some_strong(values: torch.Tensor, n_query: int, n_pairs: int):
+    """Strong pairs at random: their places, rows, queries and keys."""
+    strong = ps.strongest(values)
+    chosen = strong[torch.randperm(len(strong), generator=torch.Generator().manual_seed(5))]
+    earlier = torch.ones(n_query, n_query, dtype=torch.bool).tril(-1)
+    earlier[:, 0] = False
+    queries, keys = earlier.nonzero(as_tuple=True)
+    for place in chosen[:n_pairs].tolist():
+        row, pair = divmod(place, len(queries))
+        yield place, row, int(queries[pair]), int(keys[pair])
+
+
 def one_pair(model, layer: int, tokens, query: int, key: int, linear) -> dict:
     """The verdict on one pair, by cutting every set of heads on it."""
-    n_heads = model.cfg.n_heads
     attention = model.blocks[layer].attn
     prefix = f"blocks.{layer}.attn."
     _, cache = model.run_with_cache(tokens[None, : query + 1])
     weight = cache[prefix + "hook_pattern"][0, :, query, key]
     v = cache[prefix + "hook_v"][0, key]
     writes = weight[:, None] * torch.einsum("hd,hdm->hm", v, attention.W_O)
-    sets = torch.arange(2**n_heads)[:, None] >> torch.arange(n_heads) & 1  # [set, head]
+    sets = all_sets(len(writes))
     changed = -((1 - sets).float() @ writes)
     stream = cache[f"blocks.{layer}.hook_resid_post"][0]
 
@@ -371,7 +374,18 @@ def one_pair(model, layer: int, tokens, query: int, key: int, linear) -> dict:
         fwd_hooks=[(f"blocks.{layer}.hook_resid_post", cut)],
     )[:, query]
     log_p = logits.log_softmax(-1)[:, tokens[query + 1]]
-    effect = log_p - log_p[0]  # set 0 has none of the heads
+    return verdict(log_p, sets, linear)
+
+
+def all_sets(n_heads: int) -> torch.Tensor:
+    """Every set of heads `[set, head]`: none in the first row, all in the last."""
+    return torch.arange(2**n_heads)[:, None] >> torch.arange(n_heads) & 1
+
+
+def verdict(log_p: torch.Tensor, sets: torch.Tensor, linear: torch.Tensor) -> dict:
+    """Whether a head carries the pair, from the log-probability with every set of heads."""
+    n_heads = len(linear)
+    effect = log_p - log_p[0]
     relative = effect / effect[-1]
     within = (relative >= 1 - ps.LIMIT) & (relative <= 1 + ps.LIMIT)
     carries = torch.stack([within[sets[:, head] == 1].all() for head in range(n_heads)])
@@ -399,8 +413,7 @@ def smollm2(folder: Path, layer: int):
     import transformers
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    name = "SmolLM2-135M-Instruct.Q4_1.gguf"
-    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=SMOLLM2)
     captured = {}
 
     def attend(module, query, key, value, attention_mask, scaling, **_):
@@ -420,7 +433,7 @@ def smollm2(folder: Path, layer: int):
 
     transformers.AttentionInterface.register("own_position", attend)
     model = AutoModelForCausalLM.from_pretrained(
-        folder, gguf_file=name, attn_implementation="own_position", dtype=torch.float32
+        folder, gguf_file=SMOLLM2, attn_implementation="own_position", dtype=torch.float32
     )
     model.requires_grad_(False)
     text = load_model("one-layer").tokenizer.decode(heldout_tokens()[:60_000])
@@ -468,6 +481,86 @@ def smollm2_layer(folder: str, layer: int) -> tuple[list[dict], list[dict]]:
     effects, tokens = smollm2(Path(folder), layer)
     args = ("SmolLM2", layer, effects, tokens)
     return compared(*args), powers(*args)
+
+
+@kept
+@torch.no_grad()
+def causal_smollm2(folder: str, layer: int, n_pairs: int = 100) -> list[dict]:
+    """As `causal`, with later layers computed again at the query only."""
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(1)
+    effects, tokens = smollm2(Path(folder), layer)
+    values = ps.pairs_of(effects)
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, gguf_file=SMOLLM2, attn_implementation="eager", dtype=torch.float32
+    )
+    blocks = model.model.layers
+    attention = blocks[layer].self_attn
+    W_O = attention.o_proj.weight.T.view(
+        model.config.num_attention_heads, -1, model.config.hidden_size
+    )
+    found = {}
+
+    def keep(name):
+        def hook(module, args, output):
+            found[name] = output
+
+        return hook
+
+    attention.register_forward_hook(keep("attention"))
+    attention.v_proj.register_forward_hook(keep("v"))
+    blocks[layer].post_attention_layernorm.register_forward_pre_hook(
+        lambda module, args: found.update(stream=args[0])
+    )
+    rows = []
+    for place, row, query, key in tqdm(list(some_strong(values, effects.shape[-1], n_pairs))):
+        seen = tokens[row, : query + 1][None]
+        cache = model.model(seen, use_cache=True).past_key_values
+        pattern = found["attention"][1][0, :, query, key]
+        v = found["v"][0, key].view(-1, W_O.shape[1])
+        v = v.repeat_interleave(len(W_O) // len(v), 0)
+        writes = pattern[:, None] * torch.einsum("hd,hdm->hm", v, W_O)
+        sets = all_sets(len(W_O))
+        stream = found["stream"][0, query] - (1 - sets).float() @ writes
+        log_p = at_the_query(model, cache, layer, stream, query)[:, tokens[row, query + 1]]
+        rows.append(verdict(log_p, sets, values.flatten(1)[:, place]))
+        rows[-1] |= {"model": "SmolLM2", "layer": layer}
+    return rows
+
+
+def at_the_query(model, cache, layer: int, x: torch.Tensor, query: int) -> torch.Tensor:
+    """Log-probabilities for several streams `[set, d_model]` behind the attention of a layer, at one position."""
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+    cos, sin = model.model.rotary_emb(x, torch.tensor([[query]]))
+    n_heads = model.config.num_attention_heads
+    for number, block in enumerate(model.model.layers):
+        if number < layer:
+            continue
+        if number > layer:
+            attention, y = block.self_attn, block.input_layernorm(x)
+            q, k, v = (
+                part(y).view(len(x), 1, -1, attention.head_dim).transpose(1, 2)
+                for part in (attention.q_proj, attention.k_proj, attention.v_proj)
+            )
+            q, k = apply_rotary_pos_emb(q, k, cos, sin)
+            groups = n_heads // k.shape[1]
+            own_k, own_v = (part[:, :, 0].repeat_interleave(groups, 1) for part in (k, v))
+            keys, values = (
+                part[0, :, :query].repeat_interleave(groups, 0)
+                for part in (cache.layers[number].keys, cache.layers[number].values)
+            )
+            q = q[:, :, 0]
+            scores = torch.cat(
+                [torch.einsum("shd,hjd->shj", q, keys), (q * own_k).sum(-1, keepdim=True)], -1
+            )
+            pattern = (scores * attention.scaling).softmax(-1)
+            z = torch.einsum("shj,hjd->shd", pattern[..., :-1], values)
+            z = z + pattern[..., -1:] * own_v
+            x = x + attention.o_proj(z.flatten(1))
+        x = x + block.mlp(block.post_attention_layernorm(x))
+    return model.lm_head(model.model.norm(x)).log_softmax(-1)
 
 
 # Tables
@@ -527,6 +620,8 @@ def main() -> None:
         write("text_power.csv", [row for _, found in done for row in found])
         done = run(delayed(more_nulls)("SmolLM2", layer, folder) for layer in (17, 29))
         add("text_sharing.csv", [row for found in done for row in found], KEYS)
+        done = run(delayed(causal_smollm2)(folder, layer) for layer in (17, 29))
+        write_causal([row for found in done for row in found])
 
 
 if __name__ == "__main__":
