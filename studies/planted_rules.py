@@ -1,11 +1,11 @@
 """Rules planted in text that no sum can solve: does a language model share them between its heads, and does a gated block separate them?
 
-python -m studies.planted_rules [doses] [blocks] [text]
+python -m studies.planted_rules [doses] [blocks]
 
-Additions D and E of the plan `sharing_in_text.md`. `doses`: the one-layer model is trained further on natural rows, and on rows in which a rule `A ... B -> C` is
-planted, for 15, 60 and 240 rules; writes `planted_rules.csv`, one row a dose. `blocks`: gated blocks on the layers that share rules; writes `planted_blocks.csv`.
-`text`: gated blocks on the layer of the shipped model, without rules; writes `text_blocks.csv`. Each model is kept in `/tmp`, so that an interrupted run goes on.
-Two to four minutes of one core for each dose and each block.
+Additions D, E and G of the plan `sharing_in_text.md`. `doses`: the one-layer model is trained further on natural rows, and on rows in which a rule `A ... B -> C` is
+planted, for 15, 60 and 240 rules; writes `planted_rules.csv`, one row a dose. `blocks`: gated blocks on the layers that share rules, on the layer of the
+shipped model, and on layers whose heads were split into halves; writes `text_blocks.csv`. Each model is kept in `/tmp`, so that an interrupted run goes on.
+One to four minutes of one core for a dose, half a minute for a block.
 """
 
 import sys
@@ -32,8 +32,8 @@ DESTINATIONS = 5
 STEPS, ROWS_A_RULE = 800, 20
 N_TEXT, N_RULE, N_QUIET = 8, 48, 16
 """Rows of text, with a rule, and with B but without A, in each step."""
-ARMS = ((None, 0), (0.3, 0), (0.0, 0), (0.3, 1), (0.0, 1))
-"""The layer itself, and the penalties and seeds of the blocks on rules."""
+ARMS = ((0.3, 0), (0.0, 0), (0.3, 1), (0.0, 1))
+"""The penalties and seeds of most blocks."""
 NEAREST, FARTHEST = 2, 40
 Weights = dict[str, torch.Tensor]
 
@@ -300,16 +300,17 @@ def dose_row(dose: int) -> dict:
 # Gated blocks
 
 
-def starting_block(w: Weights, seed: int) -> Weights:
-    """Four heads as in the layer and four silent ones; all gates have biases only."""
+def starting_block(w: Weights, seed: int, halves: bool = False) -> Weights:
+    """Four heads as in the layer and four silent ones, or two halves of each head; all gates have biases only."""
     generator = torch.Generator().manual_seed(seed)
     block = {part: w[part].clone() for part in "QKVO"}
     length = ov_length(w)
     n, m, d = w["Q"].shape
     for part in "QKVO":
         fresh = torch.randn(w[part].shape, generator=generator) * w[part].std()
-        block[part] = torch.cat([block[part], fresh])
-    gate = torch.cat([length / length.max(), torch.full((n,), 0.02)])
+        block[part] = torch.cat([block[part], block[part] if halves else fresh])
+    own = length / length.max()
+    gate = torch.cat([own / 2, own / 2] if halves else [own, torch.full((n,), 0.02)])
     for side in ("GQ", "GK"):
         block[side] = 0.002 * torch.randn(2 * n, m, 8, generator=generator)
         block[f"b{side}"] = torch.zeros(2 * n, 8)
@@ -319,11 +320,11 @@ def starting_block(w: Weights, seed: int) -> Weights:
 
 
 def trained_block(
-    base: Weights, rules: torch.Tensor | None, alpha: float, seed: int, steps: int = STEPS
+    base: Weights, rules: torch.Tensor | None, alpha: float, start: Weights, seed: int
 ) -> Weights:
     """A gated block that imitates the layer on text, with or without rules in it."""
     rows, _ = split_rows()
-    w = starting_block(base, seed)
+    w = {key: value.clone() for key, value in start.items()}
     trained_parts = [value.requires_grad_() for key, value in w.items() if key != "size"]
     causal = torch.ones(N_POS, N_POS).tril()
 
@@ -338,14 +339,14 @@ def trained_block(
 
     def loss_at(step: int) -> torch.Tensor:
         error, penalty = terms(batch(rows, rules, 10_000 + 1000 * seed + step))
-        done = step / steps
+        done = step / STEPS
         weight = 0.1 * alpha if done >= 0.8 else alpha * min(1.0, done / 0.5) ** 2
         return error + weight * penalty
 
     def rate(step: int) -> float:
-        return 2e-3 * min(1.0, step / (0.05 * steps) + 0.01, 2 * (1 - step / steps))
+        return 2e-3 * min(1.0, step / (0.05 * STEPS) + 0.01, 2 * (1 - step / STEPS))
 
-    fit(trained_parts, loss_at, steps, learning_rate=rate)
+    fit(trained_parts, loss_at, STEPS, learning_rate=rate)
     return {key: value.detach() for key, value in w.items()}
 
 
@@ -393,26 +394,33 @@ def sharing_on_text(w: Weights, base: Weights) -> dict:
 
 
 @kept
-def text_block_row(alpha: float | None, seed: int) -> dict:
-    """A block on the shipped layer; without alpha, the layer itself."""
+def block_row(start: str, dose: int, alpha: float | None, seed: int) -> dict:
+    """A block on the layer of the shipped model (dose 0) or of one with rules; without alpha, its start."""
     torch.set_num_threads(1)
-    base = weights_of("one-layer")
-    w = base if alpha is None else trained_block(base, None, alpha, seed)
-    return {"alpha": alpha, "seed": seed} | sharing_on_text(w, base)
+    base, rules = (target(dose)[0], rules_of(dose)) if dose else (weights_of("one-layer"), None)
+    w = base if start == "layer" else starting_block(base, seed, halves=start == "halves")
+    if alpha is not None:
+        w = trained_block(base, rules, alpha, w, seed)
+    row = {"start": start, "dose": dose, "alpha": alpha, "seed": seed} | sharing_on_text(w, base)
+    if dose:
+        learned = judge(base, base, rules)["learned"]
+        found = judge(w, base, rules)
+        row |= {"original": int(learned.sum()), "kept": int((found["learned"] & learned).sum())}
+        row |= {"one_head": int((found["alone"] & learned).sum())}
+    return row
 
 
-@kept
-def rule_block_row(dose: int, alpha: float | None, seed: int) -> dict:
-    """A block on a layer with planted rules; without alpha, the layer itself."""
-    torch.set_num_threads(1)
-    (base, _), rules = target(dose), rules_of(dose)
-    learned = judge(base, base, rules)["learned"]
-    w = base if alpha is None else trained_block(base, rules, alpha, seed)
-    found = judge(w, base, rules)
-    row = {"dose": dose, "alpha": alpha, "seed": seed, "original": int(learned.sum())}
-    row |= {"kept": int((found["learned"] & learned).sum())}
-    row |= {"one_head": int((found["alone"] & learned).sum())}
-    return row | counts(found) | sharing_on_text(w, base)
+def block_jobs(doses: pd.DataFrame) -> list[tuple]:
+    """Starts, doses, penalties and seeds; blocks on rules only where the original shares more than a tenth."""
+    shares = 1 - doses.carried / doses.learned
+    passed = [dose for dose in (60, 240, 15) if dose in set(doses.dose[shares > 0.1])]
+    jobs = [("layer", dose, None, 0) for dose in (0, *passed)]
+    jobs += [("silent", 0, alpha, seed) for alpha in (0.3, 0.0, 1.0, 0.1) for seed in (0, 1)]
+    jobs += [("silent", dose, alpha, seed) for dose in passed for alpha, seed in ARMS]
+    for dose in (0, 60):
+        jobs += [("halves", dose, None, 0)]
+        jobs += [("halves", dose, alpha, seed) for alpha, seed in ARMS]
+    return jobs
 
 
 def write(name: str, rows: list[dict]) -> None:
@@ -422,19 +430,13 @@ def write(name: str, rows: list[dict]) -> None:
 
 
 def main() -> None:
-    what = sys.argv[1:] or ["doses", "blocks", "text"]
+    what = sys.argv[1:] or ["doses", "blocks"]
     run = Parallel(n_jobs=1)
     if "doses" in what:
         write("planted_rules.csv", run(delayed(dose_row)(dose) for dose in tqdm(DOSES)))
     if "blocks" in what:
-        doses = pd.read_csv(DATA / "planted_rules.csv")
-        shares = 1 - doses.carried / doses.learned.clip(lower=1)
-        passed = [dose for dose in (60, 240, 15) if dose in set(doses.dose[shares > 0.1])]
-        jobs = [(dose, alpha, seed) for dose in passed for alpha, seed in ARMS]
-        write("planted_blocks.csv", run(delayed(rule_block_row)(*job) for job in tqdm(jobs)))
-    if "text" in what:
-        jobs = [(None, 0), *((alpha, seed) for alpha in (0.3, 0.0, 1.0, 0.1) for seed in (0, 1))]
-        write("text_blocks.csv", run(delayed(text_block_row)(*job) for job in tqdm(jobs)))
+        jobs = block_jobs(pd.read_csv(DATA / "planted_rules.csv"))
+        write("text_blocks.csv", run(delayed(block_row)(*job) for job in tqdm(jobs)))
 
 
 if __name__ == "__main__":

@@ -490,7 +490,8 @@ def causal_smollm2(folder: str, layer: int, n_pairs: int = 100) -> list[dict]:
     from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(1)
-    effects, tokens = smollm2(Path(folder), layer)
+    with torch.enable_grad():
+        effects, tokens = smollm2(Path(folder), layer)
     values = ps.pairs_of(effects)
     model = AutoModelForCausalLM.from_pretrained(
         folder, gguf_file=SMOLLM2, attn_implementation="eager", dtype=torch.float32
