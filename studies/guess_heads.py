@@ -2,12 +2,15 @@
 
 python -m studies.guess_heads
 
-Plan, written before the run. Question: at rank 5 more learned rules are shared than at rank 1. In the construction of two heads for
-any number of rules, one head guesses (it completes the rule with any set of the others, and is not silent without a source) and another
-one corrects. How many shared rules have such a guess head? Primary measure: their share among all shared rules, at rank 5. Control: rank 1,
-at which the construction for five rules is impossible, because it needs a head of rank five. If guess heads explain the increase, the learned rules that are shared *and have no guess
-head* are no larger a share at rank 5 than at rank 1. Unit: the model; 95% bootstrap over models. Grid: five rules, 4 and 5 heads, ranks 1, 2, 3 and 5, six seeds each, the
-recipe and the seeds of `causes.py`; log-odds. No setting is added afterwards. About three minutes on one core. Writes `guess_heads.csv`, one row a model.
+The plan was committed before the run; its words were made plainer afterwards. At rank 5 more of the learned rules are shared than at rank 1. Is this because models of rank 5 guess and correct? In the
+construction of two heads for any number of rules, one head *guesses*: it completes the rule with any set of the other heads, but it also completes it without a source. Another head corrects it. For five rules the guessing head needs rank 5, so the construction is impossible at rank 1.
+
+* Primary measure: the share of the shared rules that have a guessing head, at rank 5. Control: the same at rank 1.
+* Decision: guessing heads explain the increase if the learned rules that are shared and have *no* guessing head are no larger a share at rank 5 than at rank 1.
+* Unit of replication: the model. Intervals are a 95% bootstrap over models.
+* Grid: five rules, 4 and 5 heads, ranks 1, 2, 3 and 5, six seeds each, with the recipe and the seeds of `causes.py`; criterion: log-odds. No setting is added afterwards.
+
+About three minutes on one core. Writes `guess_heads.csv`, one row a model.
 """
 
 import torch

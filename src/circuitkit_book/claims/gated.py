@@ -446,20 +446,18 @@ def text_effects() -> Tensor:
 
 
 def language_model() -> list[float]:
-    """The two-layer model: its loss; then for a block with the post's penalty in layer 0 and in layer 1, mean of three seeds:
-    loss, share of the induction that is kept, heads on a pair before, and with the block; stored table.
+    """The one-layer model: the excess of shared strong pairs in its layer, and in gated blocks at alpha 0, 0.3 and 1; in split heads, and
+    in blocks that start from them at alpha 0 and 0.3; the loss recovered at alpha 0.3 and 1; means over seeds, stored table.
     """
-    rows = load_results("language_model")
+    rows = [row for row in load_results("text_blocks") if row["dose"] == 0]
 
-    def mean(layer: int, block: str, column: str) -> float:
-        some = [row[column] for row in rows if (row["layer"], row["block"]) == (layer, block)]
+    def mean(start: str, alpha: float | None, column: str = "excess") -> float:
+        some = [row[column] for row in rows if row["start"] == start and row["alpha"] == alpha]
         return sum(some) / len(some)
 
-    found = [mean(0, "original", "loss")]
-    for layer in (0, 1):
-        found += [mean(layer, "gates", "loss"), mean(layer, "gates", "recovered")]
-        found += [mean(layer, block, "on_a_pair") for block in ("original", "gates")]
-    return found
+    excess = [mean("layer", None), *(mean("silent", alpha) for alpha in (0.0, 0.3, 1.0))]
+    excess += [mean("halves", alpha) for alpha in (None, 0.0, 0.3)]
+    return excess + [mean("silent", alpha, "recovered") for alpha in (0.3, 1.0)]
 
 
 def low_rank_sparse() -> list[int]:
