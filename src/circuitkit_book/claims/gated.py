@@ -451,12 +451,12 @@ def language_model() -> list[float]:
     """
     rows = [row for row in load_results("text_blocks") if row["dose"] == 0]
 
-    def mean(start: str, alpha: float | None, column: str = "excess") -> float:
+    def mean(start: str, alpha: float | str, column: str = "excess") -> float:
         some = [row[column] for row in rows if row["start"] == start and row["alpha"] == alpha]
         return sum(some) / len(some)
 
-    excess = [mean("layer", None), *(mean("silent", alpha) for alpha in (0.0, 0.3, 1.0))]
-    excess += [mean("halves", alpha) for alpha in (None, 0.0, 0.3)]
+    excess = [mean("layer", ""), *(mean("silent", alpha) for alpha in (0.0, 0.3, 1.0))]
+    excess += [mean("halves", alpha) for alpha in ("", 0.0, 0.3)]
     return excess + [mean("silent", alpha, "recovered") for alpha in (0.3, 1.0)]
 
 
