@@ -100,12 +100,23 @@ def figure_faults(cells) -> list[str]:
 
 
 def table_faults(cells) -> list[str]:
-    """Captions of tables count from 1, so that none is lost with the text around it."""
+    """Captions of tables count from 1, so that none is lost with the text around it, and each stands below its table."""
     texts = [cell.source for cell in cells if cell.cell_type == "markdown"]
     numbers = [int(number) for text in texts for number in TABLE.findall(text)]
+    found = []
     if numbers != list(range(1, len(numbers) + 1)):
-        return [f"tables are numbered {numbers}"]
-    return []
+        found.append(f"tables are numbered {numbers}")
+    shown = [cell for cell in cells if cell.cell_type == "markdown" or cell.outputs]
+    for above, cell in zip(shown, shown[1:], strict=False):
+        if cell.cell_type == "markdown" and TABLE.match(cell.source) and not has_table(above):
+            found.append(f"no table above the caption: {cell.source[:30]}")
+    return found
+
+
+def has_table(cell) -> bool:
+    """Whether a cell shows a table."""
+    outputs = cell.get("outputs", [])
+    return any("text/html" in output.get("data", {}) for output in outputs)
 
 
 def plain(text: str) -> str:
@@ -135,6 +146,7 @@ def test_each_fault_of_form_is_found():
         v4.new_code_cell("x", metadata={"tags": ["check"]}),
         v4.new_code_cell(12 * "x = 1\n" + 77 * "z", outputs=[picture, picture]),
         v4.new_markdown_cell("**Figure 2. A line from 5 to 2.** The loss.\n\n**Table 2. More.**"),
+        v4.new_markdown_cell("**Table 3. A table that stands elsewhere.**"),
         v4.new_code_cell("draw()", outputs=[picture]),
     ]
     found = "\n".join(faults(v4.new_notebook(cells=cells)))
@@ -151,5 +163,5 @@ def test_each_fault_of_form_is_found():
         "without a caption",
         "figures are numbered [2]",
     ]
-    expected += ["tables are numbered [2]"]
+    expected += ["tables are numbered [2, 3]", "no table above the caption: **Table 3"]
     assert [words for words in expected if words not in found] == []
