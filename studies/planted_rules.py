@@ -212,11 +212,13 @@ def judge(w: Weights, base: Weights, rules: torch.Tensor) -> dict:
     )
     quiet = logits.argmax(-1) != each[:, 2]
     shape = (len(rules), ROWS_A_RULE)
-    learned = (top.view(shape).double().mean(1) >= 0.8) & (
-        quiet.view(shape).double().mean(1) >= 0.8
-    )
+    right = top.view(shape).double().mean(1)
+    learned = (right >= 0.8) & (quiet.view(shape).double().mean(1) >= 0.8)
     alone = (carried.view(*shape, -1).double().mean(1) >= 0.9).any(1)
     found = {"learned": learned, "alone": alone & learned, "effects": effects, "other": other}
+    found |= {
+        "could": learned & (right >= 0.9)
+    }  # no head can carry a rule that is right less often
     return found | {"right": top.double().mean(), "quiet": quiet.double().mean()}
 
 
@@ -229,7 +231,8 @@ def counts(found: dict) -> dict:
     ]
     row = {"rules": len(learned), "learned": int(learned.sum())}
     row |= {"right": float(found["right"]), "quiet": float(found["quiet"])}
-    row |= {"carried": int(found["alone"].sum()), "shared": by_rule(effects, shape, learned)}
+    row |= {"could": int(found["could"].sum()), "carried": int(found["alone"].sum())}
+    row |= {"shared": by_rule(effects, shape, learned)}
     row |= {"other_token": by_rule(found["other"], shape, learned)}
     return row | {"null_mean": sum(by_chance) / 20, "null_high": max(by_chance)}
 
