@@ -41,7 +41,7 @@ def shades(values: Tensor) -> Iterator[tuple[float, str]]:
 def circuit(wires: list[Line]) -> dict[str, Any]:
     """Return the arrows of the first wires, and their heads by layer, the last layer first.
 
-    A group such as `L0H0 + L0H1->L1H3.K` has an arrow for each of its heads.
+    A group such as `L0H0 + L0H1->L1H3.K` has an arrow for each of its heads, and the last has what they lose together.
     """
     first_lines = {line.name: line for line in reversed(wires)}
     shown = list(reversed(first_lines.values()))[:MOST_WIRES]
@@ -49,8 +49,12 @@ def circuit(wires: list[Line]) -> dict[str, Any]:
     for line in shown:
         writers, reader = line.name.split("->")
         name = parse(reader)[0]
-        for writer in writers.split(" + "):
-            arrows.append((writer, str(name.part), name.side, line.value))
+        label = f"{100 * line.value:.0f}%"
+        *others, last = writers.split(" + ")
+        for writer in others:
+            arrows.append((writer, str(name.part), name.side, line.value, ""))
+        label = f"together {label}" if others else label
+        arrows.append((last, str(name.part), name.side, line.value, label))
     heads = {name: parse(name)[0] for arrow in arrows for name in arrow[:2]}
     layers = sorted({head.layer or 0 for head in heads.values()}, reverse=True)
     rows = [

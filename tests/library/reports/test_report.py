@@ -289,7 +289,7 @@ def test_repeats_that_no_head_explains_and_heads_that_replace_each_other_have_a_
     )
     drawing = BeautifulSoup(written, "html.parser").select_one("#found svg")
     assert [text.text for text in drawing.select(".name")] == ["L1H2", "L0H0", "L0H1"]
-    assert [group.text for group in drawing.select("g")] == ["K90%", "K90%"]
+    assert [group.text for group in drawing.select("g")] == ["K", "Ktogether 90%"]
 
 
 def test_every_link_of_a_page_leads_to_a_line(made, of_one_layer, of_mlps):
