@@ -64,6 +64,12 @@ DROP = """async ([name, text]) => {
 }"""
 
 
+BETWEEN = """() => {  // a preset with a head that the model on the page lacks, and a scroll before its reply is here
+    document.querySelector(".cl-preset").click();
+    document.querySelector(".cl-strip").dispatchEvent(new Event("scroll"));
+}"""
+
+
 @pytest.mark.parametrize(
     ("width", "theme"),
     [(PHONE, "dark"), pytest.param(DESKTOP, "light", marks=pytest.mark.weekly)],
@@ -142,7 +148,8 @@ def test_the_lab_of_the_site_opens_a_file_and_refuses_another(open_page, site, f
     page.evaluate(DROP, ["mine.html", file.read_text("utf-8")])
     expect(page.locator(".cl-verdict")).to_contain_text("Agrees with PyTorch")
     expect(page.get_by_label("Model", exact=True).locator("option").last).to_have_text(HARM)
-    page.locator(".cl-preset").first.click()
+    expect(page.locator(DRAWN)).to_have_count(1)
+    page.evaluate(BETWEEN)
     expect(status).to_contain_text("the probability of ur is 94%")
     assert opened.problems == []
 

@@ -26,7 +26,8 @@ function short(text) {
 export function openCloseup(root, session, name, id) {
   const reply = session.reply;
   const cut = parseCut(name);
-  if (!reply || !cut) return;
+  if (!reply || !cut || !session.replied) return;
+  const model = session.file(session.replied);
   const { tokens, at, patterns } = reply;
   const n = tokens.length;
   const weight = (/** @type {number} */ row, /** @type {number} */ column) => patterns[cut.layer][(cut.head * n + row) * n + column];
@@ -52,7 +53,7 @@ export function openCloseup(root, session, name, id) {
   const show = async (/** @type {Token} */ token, /** @type {Token} */ source, back = 0) => {
     const now = ++asked;
     const via = session.writer();
-    const found = await session.engine.words({ model: session.file(session.state), head: name, token: token.id, source: source.id, via, back });
+    const found = await session.engine.words({ model, head: name, token: token.id, source: source.id, via, back });
     if (now !== asked) return;
     const chooseVia = cut.layer ? h("span", {}, via ? `the output of ${via}` : "the token itself") : null;
     words.replaceChildren(...wordsPanel(found, { ...session.state, head: name }, { token: token.text, source: source.text, chooseSource: word(source.text), chooseVia }));
@@ -78,7 +79,7 @@ export function openCloseup(root, session, name, id) {
     if (y >= 0 && x >= 0) move(y, x, false);
   };
   const field = h("div", { class: "cl-big", tabindex: "0", role: "group", "aria-label": `Attention pattern of ${name}: arrow keys move from cell to cell`, keydown: key, click }, h("div", { class: "cl-big-inside" }, canvas, picture));
-  const finder = buildFinder(id("token"), "Any token, attended from and attended to", (query) => session.engine.find({ model: session.file(session.state), query }), (token) => show(token, token));
+  const finder = buildFinder(id("token"), "Any token, attended from and attended to", (query) => session.engine.find({ model, query }), (token) => show(token, token));
   const dialog = /** @type {HTMLDialogElement} */ (
     h(
       "dialog",

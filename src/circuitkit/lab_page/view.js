@@ -70,12 +70,17 @@ export class View {
     return this.guess.holds("wires") ? {} : this.session.effects;
   }
 
+  /** The state that is on the page: the session may have a newer one, whose reply is not here yet. */
+  drawn() {
+    return this.session.replied ?? this.session.state;
+  }
+
   /** The reader has made her guess: show what was closed. */
   opened() {
     const had = this.frame.hint.contains(document.activeElement);
     this.controls();
     if (had) this.frame.circuit.focus({ preventScroll: true });
-    if (!this.ready || this.ready !== this.session.reply) return;
+    if (!this.ready || this.ready !== this.session.reply || this.drawn() !== this.session.state) return;
     this.picture();
     this.list();
     this.open(this.session.asked);
@@ -563,7 +568,7 @@ export class View {
 
   /** The token that the chosen head attends to most, and where it is. @param {Reply} reply */
   mainEnd(reply) {
-    const head = parseCut(this.session.state.head);
+    const head = parseCut(this.drawn().head);
     const row = head ? this.row(reply, head.layer, head.head) : null;
     const i = row ? mainSource(row) : reply.at;
     return { text: reply.tokens[i].text, share: row ? row[i] : 0, left: /** @type {HTMLElement} */ (this.frame.chips.children[i]).offsetLeft };
@@ -596,7 +601,7 @@ export class View {
     // First everything that is measured, so that the page is laid out once.
     const middles = [...this.frame.chips.children].map((chip) => (chip instanceof HTMLElement ? chip.offsetLeft + chip.offsetWidth / 2 : 0));
     const wide = this.frame.chips.scrollWidth;
-    wires({ box: this.frame.circuit, wires: this.frame.svg, cards: this.cards }, drawn, this.effects(), this.session.state.cuts, this.session.marked(), (name) => this.session.toggle(name), (name) => this.point(name));
+    wires({ box: this.frame.circuit, wires: this.frame.svg, cards: this.cards }, drawn, this.effects(), this.drawn().cuts, this.session.marked(), (name) => this.session.toggle(name), (name) => this.point(name));
     for (const svg of [this.frame.above, this.frame.below]) {
       svg.setAttribute("width", String(wide));
       svg.setAttribute("height", "66");
@@ -604,7 +609,7 @@ export class View {
     this.frame.below.classList.toggle("cl-none", reply.nLayers < 2);
     this.frame.above.classList.toggle("cl-none", reply.nLayers < 1);
     this.edges();
-    arcs(this.frame.above, this.frame.below, middles, reply, this.session.state.head, this.session.state.cuts);
+    arcs(this.frame.above, this.frame.below, middles, reply, this.drawn().head, this.drawn().cuts);
   }
 
   /** Show the effect of a wire while the pointer or the focus is on it. @param {string | null} name */
@@ -755,7 +760,7 @@ export class View {
     const made = /** @type {HTMLSelectElement} */ (
       h("select", { "aria-label": label, "data-key": key, change: () => {
         set(Number(made.value));
-        this.open(this.session.asked);
+        if (this.drawn() === this.session.state) this.open(this.session.asked); // else the panel is drawn anew soon
       } }, options.map(({ value, name }) => h("option", { value }, name)))
     );
     made.value = String(chosen);
