@@ -3,7 +3,7 @@
  */
 import { h, percent, s, visible } from "./dom.js";
 import { mainSource, thumbnail } from "./draw.js";
-import { parseCut } from "./names.js";
+import { isIn, parseCut } from "./names.js";
 import { word, wordsPanel } from "./panels.js";
 import { buildFinder, byHand } from "./reasons.js";
 
@@ -26,7 +26,8 @@ function short(text) {
 export function openCloseup(root, session, name, id) {
   const reply = session.reply;
   const cut = parseCut(name);
-  if (!reply || !cut || !session.replied) return;
+  // A card can be of the model before this one.
+  if (!reply || !cut || !session.replied || !isIn(name, reply)) return;
   const model = session.file(session.replied);
   const { tokens, at, patterns } = reply;
   const n = tokens.length;
