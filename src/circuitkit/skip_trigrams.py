@@ -244,9 +244,8 @@ def best_destinations(
             gains = weights[:, None]  # [source, 1]
             if likelihood is not None:
                 gains = gains * likelihood[number]  # [source, completion]
-            is_better = gains > best
-            best = torch.where(is_better, gains, best)
-            destination[is_better] = number
+            destination.masked_fill_(gains > best, number)
+            torch.maximum(best, gains, out=best)
     return best, destination
 
 

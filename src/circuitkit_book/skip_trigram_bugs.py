@@ -154,9 +154,7 @@ def find_bugs(
             "No two triples cross. A bug needs two triples with one source, different "
             "destinations and different completions."
         )
-    to_tokens(
-        model, list(crossings[:, :3].reshape(-1, 1))
-    )  # an error for ids outside the vocabulary
+    to_tokens(model, crossings[:, :3].reshape(-1, 1))  # an error for ids outside the vocabulary
     ranking = mean_probabilities(model, crossings, contexts[:2])[:, 0]
     first_of_triple: dict[tuple[int, ...], int] = {}
     for number in ranking.argsort(descending=True, stable=True).tolist():

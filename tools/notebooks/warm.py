@@ -30,6 +30,10 @@ IMPORTED = (
     "matplotlib.backends.backend_agg",
     "beartype.door",
     "jaxtyping",
+    "circuitkit.effects",
+    "circuitkit.figures",
+    "circuitkit.models",
+    "circuitkit.runs",
     "ipykernel.kernelapp",
     "ipykernel.ipkernel",
 )
