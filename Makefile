@@ -21,6 +21,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONUTF8 := 1
+export PYTHONDONTWRITEBYTECODE := # compiled once, and not in each process
 ifneq ($(shell test -w "$$HOME" && echo yes),yes) # kernels, fonts and caches need a home folder that can be written to
 export HOME := $(CURDIR)/_build/home
 $(shell mkdir -p "$(CURDIR)/_build/home")
@@ -131,8 +132,12 @@ lint: env ## merge conflicts, format, faults, spelling, package layers, workflow
 	$(VENV)/bin/actionlint -shellcheck=$(VENV)/bin/shellcheck .github/workflows/*.yml
 	$(VENV)/bin/zizmor --offline --strict-collection --quiet .github
 
-types: env ## pyright on the library
+TYPED := $(shell find src typings tests/library/editor_types.py -name '*.py*' -not -path '*/__pycache__/*' 2>/dev/null)
+_build/.stamp-types: $(TYPED) $(MARK)
 	$(VENV)/bin/pyright --pythonpath $(PY)
+	@mkdir -p _build && touch $@
+
+types: _build/.stamp-types ## pyright on the library, unless nothing of it has changed since it passed
 
 QUICK := $(addprefix tests/book/test_,hollow_cells.py page_form.py page_lists.py exercise_pages.py numbers.py equations.py spelling.py glossary.py names_and_paths.py)
 quick: env ## the tests that need no kernel: hollow cells, form and lists of the pages and exercises, numbers, equations, spelling of notebooks, glossary
