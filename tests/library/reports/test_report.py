@@ -292,6 +292,23 @@ def test_repeats_that_no_head_explains_and_heads_that_replace_each_other_have_a_
     assert [group.text for group in drawing.select("g")] == ["K", "Ktogether 90%"]
 
 
+def test_a_copying_head_is_said_to_copy_before_its_skip_trigram_and_a_loss_can_fall():
+    """The lines are made up, and only the words are tested."""
+    shown = ("prefix matching", "copying")
+    scores = [Line("L0H0", kind, 0.9, control=0.1, named=kind in shown) for kind in Behaviour]
+    trigram = Line("L0H0", "skip trigram", 3.0, control=0.2, named=True, text="a … b → a")
+    loss = Line("prefix matching", "loss without", -1.5, control=-0.5, text="L0H0")
+    results = {"behaviour": scores, "ablation prefix matching": [loss], "trigrams L0": [trigram]}
+    subject = measures.Subject("zero-layer", (0, 1), "")
+    written = page.page_of("title", results, {}, {}, subject)
+    head, rule = sentences_of(document.ModelReport("title", None, {}, written))
+    assert "the loss on the second pass falls by 1.50 nats" in head
+    assert rule.startswith("Head L0H0 copies")
+    assert "For example, if the current token is b and a came" in rule
+    text = " ".join(BeautifulSoup(written, "html.parser").text.split())
+    assert "A negative change means that the model predicts" in text
+
+
 def test_every_link_of_a_page_leads_to_a_line(made, of_one_layer, of_mlps):
     for report in (made, of_one_layer, of_mlps, ck.report("zero-layer")):
         written = BeautifulSoup(report.html, "html.parser")
