@@ -440,6 +440,7 @@ def attribution(
     model: Model,
     tokens: Text,
     *,
+    keep: str | Iterable[str] | None = None,
     fill: Fill = "zero",
     patch: Text | Run | None = None,
     at: Any = None,
@@ -456,6 +457,8 @@ def attribution(
     ----------
     model : a `TransformerBridge`
     tokens : a text, a list of texts of any lengths, token ids `[batch, pos]`, or `Repeated` rows
+    keep : what stays, as in `run`: the table has all others of the kind, so with a wire all other wires
+        from heads into the same head
     fill, patch, at, measure, answers : as in `effect`; the measure must be differentiable
     neurons : whether the neurons of all MLPs follow the heads; the z of a neuron is its activation,
         times the other branch in a gated MLP
@@ -473,7 +476,8 @@ def attribution(
 
     Raises
     ------
-    ValueError : for a measure without a gradient, shares outside 0 to 1, and a model without heads
+    ValueError : for a measure without a gradient, shares outside 0 to 1, a model without heads, and names
+        in `keep` that leave nothing of the table
 
     Notes
     -----
@@ -498,10 +502,18 @@ def attribution(
     base = run(model, rows)
     replacement = replacement_of(model, rows, fill, patch, at)
     on_rows = measure_of(base, tokens, measure, answers)
+    others = None if keep is None else all_but(model, names_of(keep, "keep"))
     if wires:
-        estimates = estimates_of_wires(base, replacement, on_rows, shares)
+        estimates = estimates_of_wires(base, replacement, on_rows, shares, others)
     else:
         estimates = estimates_of_parts(base, replacement, on_rows, neurons)
+    if others is not None:
+        estimates = {name: value for name, value in estimates.items() if name in others}
+    if not estimates:
+        raise ValueError(
+            f"Nothing is left to attribute to with keep={keep!r}. Keep heads; or wires with wires=True, "
+            "or neurons with neurons=True, but not all of them."
+        )
     kind = "wire" if wires else "head or neuron" if neurons else "head"
     title = "estimated change of the measure"
     table = Table(torch.stack(list(estimates.values())).cpu(), {kind: tuple(estimates)}, title)
@@ -574,6 +586,7 @@ def estimates_of_wires(
     replacement: Replacement,
     measure: Callable[[Run], Tensor],
     shares: Sequence[float],
+    others: list[str] | None,
 ) -> dict[str, Tensor]:
     """The estimate for each wire between heads, the mean over shares.
 
@@ -586,10 +599,11 @@ def estimates_of_wires(
     estimates = {name: base.logits.new_zeros(()) for side in SIDES for name in wires(model, side)}
     if not estimates:
         raise ValueError("This model has no wires between heads: it needs two layers of attention.")
+    cut = [name for name in estimates if others is None or name in others]
+    if not cut:
+        return {}
     for share in shares:
-        result, slopes = slopes_at(
-            base, replace(replacement, share=share), list(estimates), measure
-        )
+        result, slopes = slopes_at(base, replace(replacement, share=share), cut, measure)
         for reader, second in result.recording.second_call_of_head.items():
             gathered = second.heads_z(reader.layer)[:, :, reader.number]
             slope = slopes[f"L{reader.layer}"][:, :, reader.number]

@@ -1,7 +1,8 @@
 """The value `Run`: one forward pass, and what each part of the model read and wrote in it."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -118,6 +119,13 @@ class Run:
                 "not fit the new ones. Run the model again: run(model, tokens)."
             )
 
+    @contextmanager
+    def as_it_ran(self) -> Iterator[None]:
+        """Inside, values are multiplied as in the run: with its gradients, and without autocast."""
+        gradient = torch.set_grad_enabled(self.logits.requires_grad)
+        with gradient, torch.autocast(self.logits.device.type, enabled=False):
+            yield
+
     @cached_property
     def cache(self) -> ActivationCache:
         """The values at all hooks, under all their names.
@@ -135,8 +143,7 @@ class Run:
         """
         points = self.model.hook_dict
         recorded = {str(point.name) for point in points.values()}
-        gradient = torch.set_grad_enabled(self.logits.requires_grad)
-        with gradient, only_permanent_hooks(self.model):
+        with self.as_it_ran(), only_permanent_hooks(self.model):
             again = self.again(recorded)
         if not torch.allclose(again.logits, self.logits, equal_nan=True):
             raise ValueError(
@@ -183,7 +190,7 @@ class Run:
             )
         self.require_same_weights()
         self.recording.require_additive()
-        with torch.set_grad_enabled(self.logits.requires_grad):
+        with self.as_it_ran():
             return self.rows.blank(self.recording.share(part, step))
 
     def parts(
@@ -201,7 +208,7 @@ class Run:
             layer is one part, `"L0 MLP"`
         """
         step, names = self.parts_before(before, neurons)
-        with torch.set_grad_enabled(self.logits.requires_grad):
+        with self.as_it_ran():
             shares = {str(name): self.recording.share(name, step) for name in names}
         return {name: self.rows.blank(share) for name, share in shares.items()}
 
@@ -246,7 +253,7 @@ class Run:
         step, names = self.parts_before(before, neurons)
         direction = direction.expand(*self.tokens.shape, d_model)
         result = {}
-        with torch.set_grad_enabled(self.logits.requires_grad):
+        with self.as_it_ran():
             for name in names:
                 if (
                     neurons
@@ -313,7 +320,7 @@ class Run:
             norm = norm_before(self.model, part)
         if norm is None:
             return stream
-        with torch.set_grad_enabled(self.logits.requires_grad), only_permanent_hooks(norm):
+        with self.as_it_ran(), only_permanent_hooks(norm):
             return norm(stream)
 
     def pattern(self, name: str) -> Float[Tensor, "batch dst src"] | Float[Tensor, "batch dst"]:
@@ -327,7 +334,7 @@ class Run:
         part = find_part(self.model, name, ("H", "N"), IS_NO_HEAD)
         if part.kind == "N":
             self.require_same_weights()
-            with torch.set_grad_enabled(self.logits.requires_grad):
+            with self.as_it_ran():
                 return self.rows.blank(self.recording.neuron_attention(part))
         return self.rows.blank(self.recording.patterns(part.layer or 0)[:, part.number])
 

@@ -232,6 +232,11 @@ def test_a_size_of_the_vocabulary_that_was_written_by_hand_is_not_trusted():
 
 def test_a_run_in_autocast_is_that_outside():
     native, cut = tiny_models.boot(torch.float32, **zoo.NATIVE), "L0H1->L1H2.K"
-    outside = ck.run(native, TOKENS[:1], without=cut).logits
+    outside = ck.run(native, TOKENS[:1], without=cut)
+    table = ck.residual.decompose(native, TOKENS[:1]).values
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(ck.run(native, TOKENS[:1], without=cut).logits, outside)
+        inside = ck.run(native, TOKENS[:1], without=cut)
+        assert torch.equal(inside.logits, outside.logits)
+        assert torch.equal(inside.part("L1H2"), outside.part("L1H2"))
+        assert torch.equal(inside.read("L1H2"), outside.read("L1H2"))
+        assert torch.equal(ck.residual.decompose(native, TOKENS[:1]).values, table)

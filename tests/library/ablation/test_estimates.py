@@ -32,10 +32,13 @@ def written_by_layer_0(model, tokens):
 
 
 def slopes(model, share):
-    """The slope of the last logit by how far each wire is replaced, `[side, writer, reader]`."""
+    """The slope of the last logit by how far each wire is replaced, `[side, writer, reader]`.
+
+    The share is that of all wires, or has the same axes.
+    """
     attention = model.blocks[1].attn
     change = written_by_layer_0(model, OTHER) - written_by_layer_0(model, TOKENS)
-    shares = torch.full((3, 4, 4), share, dtype=torch.float64, requires_grad=True)
+    shares = torch.as_tensor(share, dtype=torch.float64).expand(3, 4, 4).clone().requires_grad_()
     W = torch.stack([attention.W_Q, attention.W_K, attention.W_V])
     added = torch.einsum("swr,wbpm,srmd->sbprd", shares, change.detach(), W)
     hooks = [
@@ -112,6 +115,35 @@ def test_slopes_are_those_of_small_cuts_with_grouped_keys_and_norms_behind_layer
 @pytest.mark.parametrize("kind", sorted(zoo.SHAPES))
 def test_slopes_are_those_of_small_cuts_in_every_family(kind):
     check_slopes_are_those_of_small_cuts(kind)
+
+
+def test_what_is_kept_has_no_estimate_and_is_not_replaced_where_slopes_are_taken():
+    model = zoo.make("native")
+    heads = ck.attribution(model, TOKENS, patch=OTHER, measure=last_logit)
+    left = ck.attribution(model, TOKENS, patch=OTHER, measure=last_logit, keep=["L0H1", "L1H0"])
+    assert left.names == tuple(name for name in heads.names if name not in ("L0H1", "L1H0"))
+    assert [float(left[name]) for name in left.names] == [float(heads[name]) for name in left.names]
+    # all other wires into L1H3 are cut, and those into other heads are not
+    share = torch.zeros(3, 4, 4)
+    share[..., 3] = 1
+    share[1, 2, 3] = 0
+    wanted = slopes(model, share)
+    wires = ck.attribution(
+        model,
+        TOKENS,
+        patch=OTHER,
+        measure=last_logit,
+        keep="L0H2->L1H3.K",
+        wires=True,
+        shares=(1.0,),
+    )
+    assert len(wires) == 11
+    for name in wires.names:
+        writer, side = int(name[3]), "QKV".index(name[-1])
+        assert wires[name] == pytest.approx(float(wanted[side, writer, 3]), abs=1e-6)
+    for keep, has_wires in (("L0H1", True), ("L0H1->L1H3.K", False), (heads.names, False)):
+        with pytest.raises(ValueError, match="Nothing is left"):
+            ck.attribution(model, TOKENS, keep=keep, wires=has_wires)
 
 
 def test_verified_estimates_are_cut():
