@@ -112,37 +112,12 @@ def require_sum(
         place = excess.argmax()
         raise ValueError(
             f"The parts add up to {total.flatten()[place]:.4g}, and the {what} is "
-            f"{whole.flatten()[place]:.4g}. {reason_of_difference(whole)}"
+            f"{whole.flatten()[place]:.4g}. A hook changes values in a way that no part shows. Remove it: "
+            "model.reset_hooks(including_permanent=True) removes all hooks of transformer-lens, and "
+            "handle.remove() a hook of torch, where handle is what register_forward_hook has returned. "
+            "If there is no hook, the model computes more than its weights say, such as with clip_qkv or a "
+            "gate behind its heads; then measure in runs: run(model, tokens, without='L0H1')."
         )
-
-
-def reason_of_difference(whole: Tensor) -> str:
-    """Why parts may not add up, and what to write."""
-    return in_autocast(whole) or (
-        "A hook changes values in a way that no part shows. Remove it: "
-        "model.reset_hooks(including_permanent=True) removes all hooks of transformer-lens, and "
-        "handle.remove() a hook of torch, where handle is what register_forward_hook has returned. "
-        "If there is no hook, the model computes more than its weights say, such as with clip_qkv or a "
-        "gate behind its heads; then measure in runs: run(model, tokens, without='L0H1')."
-    )
-
-
-def in_autocast(like: Tensor) -> str:
-    """That torch.autocast is on for this device, and what to write, or ""."""
-    device = like.device.type
-    if not torch.is_autocast_enabled(device):
-        return ""
-    return (
-        f"Inside torch.autocast, matrices are multiplied in {torch.get_autocast_dtype(device)}, which "
-        "is too coarse for sums over parts. Call this outside of it, or inside of "
-        f"torch.autocast({device!r}, enabled=False)."
-    )
-
-
-def require_no_autocast(like: Tensor) -> None:
-    """Raise a `ValueError` inside torch.autocast."""
-    if problem := in_autocast(like):
-        raise ValueError(problem)
 
 
 # A logit as a sum
@@ -199,7 +174,6 @@ def logit_attribution(
     """
     rows = read_rows(model, tokens)
     require_sum_of_logits(model)
-    require_no_autocast(rows.tokens)
     ids = answer_ids(model, rows, answer)
     is_by_mean = isinstance(versus, str) and versus == "mean"
     other = None if versus is None or is_by_mean else answer_ids(model, rows, versus)
@@ -212,7 +186,7 @@ def logit_attribution(
     shares = model_run.contributions(read.to(direction), neurons=neurons)
     norm_has_bias, unembedding_has_bias = biases_at_end(model)
     if norm is not None and (norm_has_bias or norm.bias.any()):
-        shares["norm bias"] = rows.blank(direction @ norm.bias)
+        shares["norm bias"] = rows.blank((direction * norm.bias).sum(-1))  # exact in autocast, too
     if unembedding_has_bias:
         b_U = at_answers(model.b_U.detach(), ids, other, is_by_mean)
         shares["unembed bias"] = rows.blank(b_U)

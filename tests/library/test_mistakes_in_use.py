@@ -234,9 +234,11 @@ def test_a_run_in_autocast_is_that_outside():
     native, cut = tiny_models.boot(torch.float32, **zoo.NATIVE), "L0H1->L1H2.K"
     outside = ck.run(native, TOKENS[:1], without=cut)
     table = ck.residual.decompose(native, TOKENS[:1]).values
+    shares = ck.why(native, TOKENS[:1], 3).values
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = ck.run(native, TOKENS[:1], without=cut)
         assert torch.equal(inside.logits, outside.logits)
         assert torch.equal(inside.part("L1H2"), outside.part("L1H2"))
         assert torch.equal(inside.read("L1H2"), outside.read("L1H2"))
         assert torch.equal(ck.residual.decompose(native, TOKENS[:1]).values, table)
+        assert torch.equal(ck.why(native, TOKENS[:1], 3).values, shares)
