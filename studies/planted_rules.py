@@ -323,9 +323,17 @@ def starting_block(w: Weights, seed: int, halves: bool = False) -> Weights:
 
 
 def trained_block(
-    base: Weights, rules: torch.Tensor | None, alpha: float, start: Weights, seed: int
+    base: Weights,
+    rules: torch.Tensor | None,
+    alpha: float,
+    start: Weights,
+    seed: int,
+    on_writes: bool = False,
 ) -> Weights:
-    """A gated block that imitates the layer on text, with or without rules in it."""
+    """A gated block that imitates the layer on text, with or without rules in it.
+
+    The penalty is on gates, or on what heads write to the same dimension of the stream.
+    """
     rows, _ = split_rows()
     w = {key: value.clone() for key, value in start.items()}
     trained_parts = [value.requires_grad_() for key, value in w.items() if key != "size"]
@@ -337,6 +345,10 @@ def trained_block(
             target = layer(base, x)[0]
         y, _, gates = layer(w, x)
         error = (y - target).square().sum(-1).mean() / target.square().sum(-1).mean()
+        if on_writes:
+            written = written_by_heads(w, x).abs().clamp(min=1e-6)
+            joint = written.pow(0.6).sum(1).pow(1 / 0.6)
+            return error, joint.mean() / target.abs().mean()
         joint = gates.clamp(min=1e-6).pow(0.6).sum(1).pow(1 / 0.6)
         return error, (joint * causal).sum() / causal.sum() / len(tokens)
 
@@ -351,6 +363,14 @@ def trained_block(
 
     fit(trained_parts, loss_at, STEPS, learning_rate=rate)
     return {key: value.detach() for key, value in w.items()}
+
+
+def written_by_heads(w: Weights, x: torch.Tensor) -> torch.Tensor:
+    """What each head writes `[row, head, pos, d_model]`."""
+    _, pattern, _ = layer(w, x)
+    W_V, W_O = used(w)
+    v = torch.einsum("rpm,hmd->rhpd", x, W_V)
+    return torch.einsum("rhpd,hdm->rhpm", pattern @ v, W_O)
 
 
 @torch.no_grad()
