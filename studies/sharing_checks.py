@@ -7,6 +7,7 @@ one row a number. Each check is kept in `/tmp`. About three minutes of one core,
 """
 
 import sys
+from itertools import permutations
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -205,6 +206,42 @@ def from_stream(model, layer: int, tokens: torch.Tensor, query: int, streams: to
     return logits[:, query].log_softmax(-1)
 
 
+@kept
+def similar_scale(name: str, layer: int, folder: str) -> dict:
+    """Each head's effect comes from another of 200 places with about the same root mean square over the heads."""
+    effects, _ = effects_of(name, layer, folder)
+    values = ps.pairs_of(effects)
+    whole, generator = values.flatten(1), torch.Generator().manual_seed(1)
+    order = whole.square().sum(0).argsort()
+    cell = torch.empty_like(order)
+    cell[order] = torch.arange(len(order)) * (len(order) // 200) // len(order)
+    drawn = [ps.matched_apart(whole, cell, generator) for _ in range(text.N_MATCHED)]
+    return excess(whole, drawn, rows_of(values))
+
+
+@kept
+def shared_between(layer: int, folder: str, order: tuple[int, ...]) -> float:
+    """The part of the shared strong pairs that is still shared if each three successive heads of this order count as one."""
+    values = ps.pairs_of(text.smollm2(Path(folder), layer)[0])
+    strong = values.flatten(1)[:, ps.strongest(values)]
+    constructive, destructive = ps.shared(strong)
+    by_heads = constructive | destructive
+    constructive, destructive = ps.shared(in_groups(strong[list(order)]))
+    return float((by_heads & (constructive | destructive)).sum() / by_heads.sum())
+
+
+@kept
+def across_groups(layer: int, folder: str) -> dict:
+    """`shared_between`, for all 36 ways to take one head of each group: mean, lowest and highest."""
+    orders = [
+        tuple(head for three in zip((0, 1, 2), second, third, strict=True) for head in three)
+        for second in permutations((3, 4, 5))
+        for third in permutations((6, 7, 8))
+    ]
+    found = [shared_between(layer, folder, order) for order in orders]
+    return {"value": sum(found) / len(found), "low": min(found), "high": max(found)}
+
+
 def main() -> None:
     torch.set_num_threads(1)
     folder, rows = sys.argv[1], []
@@ -215,6 +252,8 @@ def main() -> None:
         jobs += [(f"groups, {null}", job, (*job, folder, null), groups) for job in SMOLLM2]
     jobs += [("power, both tokens", job, (*job, folder), power) for job in every]
     jobs += [("cutting, next token", job, job, cutting_null) for job in small]
+    jobs += [("similar scale", job, (*job, folder), similar_scale) for job in every]
+    jobs += [("across groups", job, (job[1], folder), across_groups) for job in SMOLLM2]
     for check, (name, layer), arguments, function in tqdm(jobs):
         found = function(*arguments)
         for one in found if isinstance(found, list) else [found]:
