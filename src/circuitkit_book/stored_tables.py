@@ -64,7 +64,8 @@ def load_results(name: str) -> list[dict[str, Any]]:
     name : `"originals"`, `"causes"`, `"post"`, `"recipes"`, `"coherent"`, `"language_model"`,
         `"thresholds"`, `"published"`, `"by_hand"`, `"pairs"`,
         `"constant_alpha"`, `"no_penalty"`, `"text_sharing"`, `"text_power"`, `"text_toys"`,
-        `"text_causal"`, `"text_blocks"`, `"planted_rules"` or `"guess_heads"`
+        `"text_causal"`, `"text_blocks"`, `"text_targets"`, `"text_checks"`, `"planted_rules"`
+        or `"guess_heads"`
 
     Raises
     ------
