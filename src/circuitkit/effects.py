@@ -5,6 +5,8 @@ names of the same kind, which are drawn at random. `attribution` estimates the s
 at once, from gradients.
 """
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -335,8 +337,9 @@ def random_controls(model: Model, names: Sequence[str], draws: int, seed: int) -
     ]
     generator = torch.Generator().manual_seed(seed)
     sets = {frozenset(names): list(names)}
-    for _ in range(20 * draws):  # there may be fewer different sets than draws
-        if len(sets) > draws:
+    wanted = min(draws, how_many_controls(names, pools))
+    for _ in range(20 * draws):
+        if len(sets) > wanted:
             break
         chosen: list[str] = []
         for pool in pools:
@@ -345,6 +348,17 @@ def random_controls(model: Model, names: Sequence[str], draws: int, seed: int) -
         if len(chosen) == len(names):
             sets.setdefault(frozenset(chosen), chosen)
     return list(sets.values())[1:]
+
+
+def how_many_controls(names: Sequence[str], pools: Sequence[list[str]]) -> int:
+    """How many different sets take one name from each pool, without the set of the names.
+
+    Two pools are equal or share no name.
+    """
+    sizes = Counter(tuple(pool) for pool in pools)
+    n_sets = math.prod(math.comb(len(pool), count) for pool, count in sizes.items())
+    has_given = all(name in pool for name, pool in zip(names, pools, strict=True))
+    return n_sets - int(has_given)
 
 
 def candidates(model: Model, name: str) -> list[str]:
