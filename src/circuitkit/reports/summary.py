@@ -32,7 +32,8 @@ class Finding(NamedTuple):
     ----------
     kind : the measure of its lines
     best : the named line with the largest value; where none is named, the one with the largest excess
-    named : how many lines are named; for probabilities, how many there are
+    named : how many lines are named; of wires, those into the same head for the same behaviour; for
+        probabilities, how many there are
     tried : how many lines were tried
     """
 
@@ -56,6 +57,10 @@ def findings(results: Results) -> list[Finding]:
             best = max(named, key=lambda line: (telling(line, inductive), line.value))
         else:
             continue
+        if kind == "wire":
+            named = [
+                line for line in named if (reader(line), line.text) == (reader(best), best.text)
+            ]
         if kind == Behaviour.PREFIX_MATCHING and named:
             inductive = best.name
         elif kind == Behaviour.COPYING and best.name == inductive:
@@ -64,10 +69,14 @@ def findings(results: Results) -> list[Finding]:
     return found[:N_SENTENCES]
 
 
+def reader(line: Line) -> str:
+    """Return the head that a wire enters; of a line about a head, this head."""
+    return line.name.split("->")[-1].split(".")[0]
+
+
 def telling(line: Line, inductive: str) -> bool:
     """Return whether a wire enters the head of the first sentence, on rows of different tokens."""
-    reader = line.name.split("->")[-1].split(".")[0]
-    return reader == inductive and line.text in list(Behaviour)
+    return reader(line) == inductive and line.text in list(Behaviour)
 
 
 def anchor(line: Line) -> str:
