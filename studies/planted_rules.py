@@ -216,9 +216,8 @@ def judge(w: Weights, base: Weights, rules: torch.Tensor) -> dict:
     learned = (right >= 0.8) & (quiet.view(shape).double().mean(1) >= 0.8)
     alone = (carried.view(*shape, -1).double().mean(1) >= 0.9).any(1)
     found = {"learned": learned, "alone": alone & learned, "effects": effects, "other": other}
-    found |= {
-        "could": learned & (right >= 0.9)
-    }  # no head can carry a rule that is right less often
+    # no head can carry a rule that is right less often
+    found |= {"could": learned & (right >= 0.9)}
     return found | {"right": top.double().mean(), "quiet": quiet.double().mean()}
 
 
