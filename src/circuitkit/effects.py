@@ -206,7 +206,7 @@ def own_measure(measure: Callable[[Run], Tensor], result: Run) -> Float[Tensor, 
 def divergence(base: Run, result: Run) -> Float[Tensor, " row"]:
     """The mean over tokens of the KL divergence from the predictions of the untouched model."""
     before, after = (one.logits.log_softmax(-1) for one in (base, result))
-    return result.rows.means((before.exp() * (before - after)).sum(-1), first=0)
+    return result.rows.means((before.exp() * (before - after)).sum(-1))
 
 
 def logit_difference(answers: Sequence[Tensor], result: Run) -> Float[Tensor, " row"]:

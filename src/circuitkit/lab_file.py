@@ -41,7 +41,7 @@ from circuitkit.norms import FrozenNorm
 from circuitkit.parts import head_names, neurons_in, norm_before
 from circuitkit.reading import attention_layers, layer_heads
 from circuitkit.residual import why
-from circuitkit.rows import Rows, Text, is_list_of, read_rows
+from circuitkit.rows import Rows, Text, read_rows
 
 __all__ = ["Lab", "lab"]
 
@@ -195,7 +195,7 @@ def lab(
     card |= {"title": title, "rows": [row[0].tolist() for row in rows], "checks": checks}
     card |= tokens_of(model) | {"rounding": rounding}
     given: Any = [text] if isinstance(text, str) else text
-    if "bpe" in card and is_list_of(given, str):
+    if "bpe" in card and isinstance(given, Sequence) and isinstance(given[0], str):
         card["texts"] = list(given)
     require_at_most(NUMBERS, sum(tensor.numel() for tensor in tensors.values()), "weights")
     weights = save(tensors, {"lab": json.dumps(card, allow_nan=False)})

@@ -50,9 +50,11 @@ class Rows:
     lengths: Int[Tensor, " batch"]
 
     @classmethod
-    def of(cls, tokens: Int[Tensor, "batch pos"]) -> "Rows":
-        """Rows of one length, in which every id is text."""
-        return cls(tokens, torch.full_like(tokens[:, 0], tokens.shape[1]).long())
+    def of(cls, texts: Sequence[Int[Tensor, " pos"]] | Int[Tensor, "batch pos"]) -> "Rows":
+        """Rows in which every id that is given is text; what follows a shorter text has the id 0."""
+        rows = list(texts)
+        lengths = torch.tensor([len(row) for row in rows], device=rows[0].device)
+        return cls(torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), lengths)
 
     @cached_property
     def is_text(self) -> Bool[Tensor, "batch pos"]:
@@ -73,8 +75,9 @@ class Rows:
         """The values with NaN at padding, so that no mean takes it in unnoticed."""
         if not self.is_padded:
             return values
-        is_text = self.is_text.view(*self.tokens.shape, *[1] * (values.ndim - 2))
-        return torch.where(is_text, values, torch.nan)
+        values = values.clone()
+        values[~self.is_text] = torch.nan
+        return values
 
     def index(self, position: int, name: str = "position") -> Int[Tensor, " batch"]:
         """A position of each text, counted from its beginning; -1 is the last token of each."""
@@ -93,28 +96,25 @@ class Rows:
         """The values at one position of each text."""
         return values[torch.arange(len(values), device=values.device), self.index(position)]
 
-    def means(self, values: Float[Tensor, "batch _"], first: int = 1) -> Float[Tensor, " batch"]:
-        """The mean over the tokens of each text, without the first one, which nothing predicts."""
+    def means(self, values: Float[Tensor, "batch _"]) -> Float[Tensor, " batch"]:
+        """The mean over the tokens of each text, or over all but the first, which nothing predicts."""
         if not self.is_padded:
             return values.mean(1)
-        is_text = self.is_text[:, first:]
+        is_text = self.is_text[:, -values.shape[1] :]
         return torch.where(is_text, values, 0).sum(1) / is_text.sum(1)
 
     def places(self, at: Any) -> Bool[Tensor, "batch pos"] | None:
         """Where positions are, such as `[3]` or `[-1]`, the last token of each text; None for None."""
         if at is None:
             return None
-        shortest = int(self.lengths.min())
-        is_list = isinstance(at, Sequence) and not isinstance(at, str) and len(at) > 0
-        if not is_list or not all(type(pos) is int and -shortest <= pos < shortest for pos in at):
-            of = "of the shortest text, " if self.is_padded else ""
+        is_list = isinstance(at, list | tuple | range) and len(at) > 0
+        if not is_list or not all(type(position) is int for position in at):
             raise ValueError(
-                f"at must be positions {of}from 0 to {shortest - 1}, in a list such as "
-                f"at=[{shortest - 1}], or negative ones that count from the end, not {at!r}."
+                f"at must be positions in a list, such as at=[3], or at=[-1] for the last, not {at!r}."
             )
         result = torch.zeros_like(self.is_text)
-        for pos in map(int, at):
-            result.scatter_(1, self.index(pos)[:, None].long(), True)
+        for position in at:
+            result.scatter_(1, self.index(position, "at")[:, None], True)
         return result
 
 
@@ -143,23 +143,20 @@ def read_rows(model: "Model", text: "Text") -> Rows:
     require_plain("to_tokens was given ", text)
     if isinstance(text, Rows):
         return on_device_of(model, text)
-    given: Any = text.tokens if isinstance(text, Repeated) else text
-    if isinstance(given, Mapping):
-        given = ids_under_mask(given)
-    elif isinstance(given, str) or is_list_of(given, str):
-        given = ids_of_texts(model, [given] if isinstance(given, str) else given)
-    if is_list_of(given, Tensor):
-        return on_device_of(model, joined([to_ids(row) for row in given]))
-    if isinstance(given, Sequence) and len(given) == 0:
+    if isinstance(text, Repeated):
+        return on_device_of(model, Rows.of(to_ids(text.tokens)))
+    if isinstance(text, Mapping):
+        return on_device_of(model, Rows.of(ids_under_mask(text)))
+    if isinstance(text, Tensor):
+        return without_padding(model, on_device_of(model, Rows.of(to_ids(text))))
+    texts = [text] if isinstance(text, str) or not isinstance(text, Sequence) else text
+    if len(texts) == 0:
         raise ValueError("The list of texts is empty. Give at least one text.")
-    rows = on_device_of(model, Rows.of(to_ids(given).clone()))  # the caller may change hers
-    return rows if isinstance(text, Repeated) else without_padding(model, rows)
-
-
-def is_list_of(value: Any, kind: type) -> bool:
-    """Whether this is a list of at least one value, all of one kind."""
-    is_list = isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0
-    return is_list and all(isinstance(entry, kind) for entry in value)
+    rows = []
+    for one in texts:
+        ids = ids_of_text(model, one) if isinstance(one, str) else one
+        rows.extend(to_ids(ids))
+    return on_device_of(model, Rows.of(rows))
 
 
 def to_ids(tokens: Any) -> Int[Tensor, "batch pos"]:
@@ -176,34 +173,33 @@ def to_ids(tokens: Any) -> Int[Tensor, "batch pos"]:
     return torch.atleast_2d(tokens)
 
 
-def ids_of_texts(model: "Model", texts: Sequence[str]) -> list[Int[Tensor, " pos"]]:
-    """The token ids of each text."""
+def ids_of_text(model: "Model", text: str) -> Int[Tensor, "1 pos"]:
+    """The token ids of a text."""
     require_tokenizer(model)
-    for text in texts:
-        if not model.tokenizer(text, add_special_tokens=False)["input_ids"]:
-            raise ValueError(
-                f"The text {text!r} has no tokens of its own, so there is nothing to read. Give a "
-                "text, or the id of the opening token alone: torch.tensor([[0]])."
-            )
-    return [model.to_tokens(text, truncate=False)[0] for text in texts]
+    if not model.tokenizer(text, add_special_tokens=False)["input_ids"]:
+        raise ValueError(
+            f"The text {text!r} has no tokens of its own, so there is nothing to read. Give a "
+            "text, or the id of the opening token alone: torch.tensor([[0]])."
+        )
+    return model.to_tokens(text, truncate=False)
 
 
 def ids_under_mask(given: Mapping[str, Any]) -> list[Int[Tensor, " pos"]]:
     """The ids that the attention mask of a tokenizer marks as text."""
-    ids, masks = given.get("input_ids"), given.get("attention_mask")
-    if ids is None or masks is None or len(ids) != len(masks):
+    ids, masks = given.get("input_ids", ()), given.get("attention_mask", ())
+    if len(ids) == 0 or len(ids) != len(masks):
         raise ValueError(
             "A tokenizer's result needs input_ids and an attention_mask with as many rows, not "
             f"{', '.join(map(str, given)) or 'nothing'}. Write "
             "model.tokenizer(texts, padding=True, return_tensors='pt'), or give the texts."
         )
-    rows = []
     if torch.as_tensor(ids[0]).ndim == 0:  # of one text
         ids, masks = [ids], [masks]
+    rows = []
     for row, mask in zip(ids, masks, strict=True):
         row, is_text = torch.as_tensor(row), torch.as_tensor(mask).bool()
-        begins = is_text & ~torch.nn.functional.pad(is_text, (1, 0))[..., :-1]
-        if row.shape != is_text.shape or int(begins.sum()) != 1:
+        (places,) = torch.where(is_text)
+        if row.shape != is_text.shape or len(places) == 0 or bool((places.diff() != 1).any()):
             raise ValueError(
                 "In each row of an attention_mask, the ones must be one piece, and as many entries "
                 f"are needed as there are ids. This row is {shown(mask)} for ids {shown(row)}. Give "
@@ -211,14 +207,6 @@ def ids_under_mask(given: Mapping[str, Any]) -> list[Int[Tensor, " pos"]]:
             )
         rows.append(row[is_text])
     return rows
-
-
-def joined(texts: Sequence[Int[Tensor, "rows pos"]]) -> Rows:
-    """Texts as rows, padded on the right with the id 0."""
-    rows = [row for text in texts for row in text]
-    lengths = torch.tensor([len(row) for row in rows], device=rows[0].device)
-    tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-    return Rows(tokens, lengths)
 
 
 def without_padding(model: "Model", rows: Rows) -> Rows:
@@ -231,24 +219,23 @@ def without_padding(model: "Model", rows: Rows) -> Rows:
     padding = getattr(tokenizer, "pad_token_id", None)
     if padding is None:
         return rows
-    n_pos = rows.tokens.shape[1]
-    is_padding = rows.tokens == padding
-    n_left, n_right = (side.cumprod(1).sum(1) for side in (is_padding, is_padding.flip(1)))
     opens = padding == tokenizer.bos_token_id
     is_ambiguous = opens or padding == tokenizer.eos_token_id
-    is_left = n_left > int(opens)
-    is_right = (n_right > 0) & (n_right < n_pos)
-    is_bad = is_left | (is_right & is_ambiguous)
+    is_padding = rows.tokens[:, int(opens) :] == padding
+    begins, ends = is_padding[:, :1].any(1), is_padding[:, -1:].any(1)
+    is_bad = begins | ends if is_ambiguous else begins
     if bool(is_bad.any()):
         row = int(is_bad.int().argmax())
-        side = "begins" if is_left[row] else "ends"
         raise ValueError(
-            f"Row {row} {side} with the id {padding}, which pads rows, so it cannot be known what of it "
-            "is text. Give the texts themselves, run(model, ['one text', 'a longer text']), or what the "
-            "tokenizer returns, with its attention_mask. If every id is text, give a list of rows, such as "
-            "list(tokens)."
+            f"Row {row} {'begins' if begins[row] else 'ends'} with the id {padding}, which pads rows, so "
+            "it cannot be known what of it is text. Give the texts themselves, run(model, ['one text', "
+            "'a longer text']), or what the tokenizer returns, with its attention_mask. If every id is "
+            "text, give a list of rows, such as list(tokens)."
         )
-    return rows if is_ambiguous else Rows(rows.tokens, n_pos - n_right)
+    if is_ambiguous:
+        return rows
+    n_padding = is_padding.flip(1).cumprod(1).sum(1)
+    return Rows(rows.tokens, rows.lengths - n_padding)
 
 
 def on_device_of(model: "Model", rows: Rows) -> Rows:
@@ -373,12 +360,8 @@ def repeated_tokens(
     >>> rows.tokens.shape, bool((rows.tokens[:, 1:4] == rows.tokens[:, 4:7]).all())
     (torch.Size([1, 7]), True)
     """
-    require_at_least(1, d_vocab=d_vocab)
-    if period < 2 or batch < 1:
-        raise ValueError(
-            f"repeated_tokens was given period={period} and batch={batch}. "
-            "A span needs at least 2 tokens, and there must be at least 1 row."
-        )
+    require_at_least(1, d_vocab=d_vocab, batch=batch)
+    require_at_least(2, period=period)
     if bos is not None and not 0 <= bos < d_vocab:
         raise ValueError(f"bos={bos} is not a token: the vocabulary is 0 to {d_vocab - 1}.")
     chance = torch.ones(d_vocab) if weights is None else weights.detach().cpu().float().clone()
@@ -529,11 +512,12 @@ def require_repeating(rows: Repeated) -> None:
             "least 2, because nothing predicts the first token of a span, and the start at least "
             "0. Make rows with repeated_tokens(...)."
         )
-    first, second = (rows.start + turn * rows.period for turn in (0, 1))
-    passes = [rows.tokens[:, begin : begin + rows.period] for begin in (first, second)]
-    if passes[1].shape[1] < rows.period or not torch.equal(*passes):
+    second = rows.start + rows.period
+    first_pass = rows.tokens[:, rows.start : second]
+    again = rows.tokens[:, second : second + rows.period]
+    if again.shape[1] < rows.period or not torch.equal(first_pass, again):
         raise ValueError(
-            f"The rows do not hold the same {rows.period} tokens from position {first} and from "
+            f"The rows do not hold the same {rows.period} tokens from position {rows.start} and from "
             f"position {second} on. Make them with repeated_tokens(...)."
         )
 

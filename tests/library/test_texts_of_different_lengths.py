@@ -244,7 +244,7 @@ def test_patching_takes_texts_of_the_same_lengths():
         assert torch.allclose(found.logits[number, : len(row)], wanted.logits[0], atol=1e-9)
     with pytest.raises(ValueError, match="as long as the one that it replaces"):
         ck.run(model, rows, without="L0H1", patch=rows[::-1])
-    with pytest.raises(ValueError, match="positions of the shortest text, from 0 to 6"):
+    with pytest.raises(ValueError, match="at=7 is outside the shortest text, which has 7 tokens"):
         ck.run(model, rows, without="L0H1", at=[7])
 
 
