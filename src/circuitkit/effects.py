@@ -6,7 +6,7 @@ at once, from gradients.
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +14,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from joblib import Parallel, delayed
 from joblib.parallel import get_active_backend
 from torch import Tensor
@@ -28,7 +28,6 @@ from circuitkit.checks import (
     require_bridge,
     require_finite,
     shown,
-    to_token,
 )
 from circuitkit.cuts import all_but, covers, resolve
 from circuitkit.intervention import Replacement
@@ -43,8 +42,10 @@ from circuitkit.parts import (
 )
 from circuitkit.reading import attention_layers, neurons_of
 from circuitkit.rows import (
+    Answer,
     Repeated,
     Text,
+    answer_ids,
     read_rows,
     require_repeating,
     require_two_positions,
@@ -59,7 +60,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Effect", "attribution", "effect", "wires"]
 Measure = Literal["loss", "accuracy", "KL divergence", "logit difference"] | Callable[[Run], Tensor]
-Answers = tuple[str | int | Sequence[str | int], str | int | Sequence[str | int]]
+Answers = tuple[Answer, Answer]
+PerRow = Float[Tensor, " row"]
+MeasureOfRows = Callable[[Run], PerRow]
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,8 +122,8 @@ class Effect:
         means = self.values.mean(1)
         names = [", ".join(names) for names in self.sets]
         index = ["given", *(f"control {number}" for number in range(1, len(names)))]
-        frame = pd.DataFrame({"names": names, "after": means[1:].tolist()}, index=index)
-        frame.insert(1, "before", float(means[0]))
+        columns = {"names": names, "before": float(means[0]), "after": means[1:].tolist()}
+        frame = pd.DataFrame(columns, index=index)
         frame["change"] = frame["after"] - frame["before"]
         return frame
 
@@ -143,22 +146,15 @@ class Effect:
 
 
 def measure_without(
-    base: Run,
-    names: Sequence[str],
-    replacement: Replacement,
-    measure: Callable[[Run], Tensor],
-) -> Float[Tensor, " row"]:
+    base: Run, names: Sequence[str], replacement: Replacement, measure: MeasureOfRows
+) -> PerRow:
     """The measure on each row after names have been replaced; `base` is the untouched run."""
-    if not names:
-        return measure(base)
     cuts = resolve(base.model, names, everywhere=replacement.positions is None)
     with torch.no_grad():
         return measure(run_with(base.model, base.rows, cuts, replacement))
 
 
-def measure_of(
-    base: Run, tokens: Text, measure: Measure, answers: Answers | None
-) -> Callable[[Run], Tensor]:
+def measure_of(base: Run, tokens: Text, measure: Measure, answers: Answers | None) -> MeasureOfRows:
     """A measure on each row of a run, with what it needs besides the run."""
     if (measure == "logit difference") != (answers is not None):
         raise ValueError(
@@ -170,27 +166,16 @@ def measure_of(
     if measure == "KL divergence":
         return partial(divergence, base)
     if answers is not None:
-        return partial(logit_difference, [ids_of_answers(base, answer) for answer in answers])
-    repeated = tokens if isinstance(tokens, Repeated) else None
-    if repeated is not None:
-        require_repeating(repeated)
+        ids = [base.rows.pick(answer_ids(base.model, base.rows, one), -1) for one in answers]
+        return partial(logit_difference, ids)
+    if isinstance(tokens, Repeated):
+        require_repeating(tokens)
     else:
         require_two_positions(base.rows)
-    return partial(loss_or_accuracy, measure, repeated)
+    return partial(loss_or_accuracy, measure, tokens)
 
 
-def ids_of_answers(base: Run, answer: str | int | Sequence[str | int]) -> Int[Tensor, " row"]:
-    """The id of an answer for each row."""
-    each = [answer] if isinstance(answer, str | int) else answer
-    if len(each) not in (1, len(base.tokens)):
-        raise ValueError(
-            f"answers has {len(each)} for {len(base.tokens)} texts. Give one for each."
-        )
-    ids = torch.tensor([to_token(base.model, token) for token in each])
-    return ids.to(base.tokens.device).expand(len(base.tokens))
-
-
-def own_measure(measure: Callable[[Run], Tensor], result: Run) -> Float[Tensor, " row"]:
+def own_measure(measure: Callable[[Run], Tensor], result: Run) -> PerRow:
     """The numbers of a user's function, one for each row."""
     value, n_rows = measure(result), len(result.tokens)
     is_row = isinstance(value, Tensor) and value.shape == (n_rows,)
@@ -203,25 +188,25 @@ def own_measure(measure: Callable[[Run], Tensor], result: Run) -> Float[Tensor, 
     return value if value.is_floating_point() else value.to(result.logits.dtype)
 
 
-def divergence(base: Run, result: Run) -> Float[Tensor, " row"]:
+def divergence(base: Run, result: Run) -> PerRow:
     """The mean over tokens of the KL divergence from the predictions of the untouched model."""
     before, after = (one.logits.log_softmax(-1) for one in (base, result))
     return result.rows.means((before.exp() * (before - after)).sum(-1))
 
 
-def logit_difference(answers: Sequence[Tensor], result: Run) -> Float[Tensor, " row"]:
+def logit_difference(answers: Sequence[Tensor], result: Run) -> PerRow:
     """The logit of one answer minus that of another at the last token of each text."""
     logits = result.last_logits
     answer, versus = (logits.gather(1, ids[:, None])[:, 0] for ids in answers)
     return answer - versus
 
 
-def loss_or_accuracy(measure: str, repeated: Repeated | None, result: Run) -> Float[Tensor, " row"]:
+def loss_or_accuracy(measure: str, tokens: Text, result: Run) -> PerRow:
     """The loss or the accuracy on all tokens, or on the second pass of repeated rows."""
     logits, rows = result.logits, result.rows
     require_finite(rows.select(logits), "The output of the model")
-    if repeated is not None:
-        return second_pass(logits, repeated)[measure == "accuracy"]
+    if isinstance(tokens, Repeated):
+        return second_pass(logits, tokens)[measure == "accuracy"]
     if measure == "loss":
         return rows.means(token_losses(logits, rows.tokens))
     is_right = logits[:, :-1].argmax(-1) == rows.tokens[:, 1:]
@@ -304,9 +289,8 @@ def effect(
     alone = [join(*chain) for chain in chains if not any(covers(other, chain) for other in chains)]
     sets = [given, *random_controls(model, alone, draws, seed)]
     replaced = sets if keep is None else [all_but(model, names) for names in sets]
-    jobs = [
-        delayed(measure_without)(base, names, replacement, on_rows) for names in [[], *replaced]
-    ]
+    before = on_rows(base)
+    jobs = [delayed(measure_without)(base, names, replacement, on_rows) for names in replaced]
     # threads would add their hooks to the same model
     backend, _ = get_active_backend()
     n_jobs = 1 if getattr(backend, "supports_sharedmem", False) else None
@@ -317,10 +301,10 @@ def effect(
     how = "from other tokens" if patch is not None else fill
     if not isinstance(how, str):
         how = "a given value" if isinstance(how, Tensor) else "mean of other texts"
-    what = f"without {what}" if keep is None else f"only {what}"
+    done = f"{'without' if keep is None else 'only'} {what} ({how})"
     label = measure if isinstance(measure, str) else "measure"
     names = tuple(tuple(names) for names in sets)
-    return Effect(f"{what} ({how})", label, names, torch.stack(list(values)))
+    return Effect(done, label, names, torch.stack([before, *values]))
 
 
 # Random controls
@@ -525,57 +509,54 @@ def attribution(
         cut = effect(
             model, tokens, name, fill=fill, patch=patch, at=at, measure=measure, answers=answers
         )
-        control = cut.controls.median() if len(cut.controls) else torch.nan
-        measured = torch.tensor([cut.change, control, cut.rank])
-        columns[table.names.index(name), 1:] = measured
+        measured = [cut.change, cut.controls.median(), cut.rank]
+        columns[table.names.index(name), 1:] = torch.tensor(measured)
     axes = {**table.axes, "change": ("estimated", "measured", "control", "rank")}
     return Table(columns, axes, "change of the measure")
 
 
 def slopes_at(
-    base: Run, replacement: Replacement, names: Sequence[str], measure: Callable[[Run], Tensor]
+    base: Run, replacement: Replacement, names: Sequence[str], measure: MeasureOfRows
 ) -> tuple[Run, dict[str, Tensor]]:
     """A run with names replaced, and the slopes of the mean of a measure by what is traced there."""
     cuts = resolve(base.model, names, everywhere=replacement.positions is None)
     result = run_with(base.model, base.rows, cuts, replacement)
     mean, traced = measure(result).mean(), result.recording.traced
     # a measure that reads the cache depends on the run from which the cache comes
-    places = [*traced.items(), *result.recording.traced_for_cache.items()]
-    found: Any = [None]
+    for_cache = result.recording.traced_for_cache
+    values, found = [*traced.values(), *for_cache.values()], ()
     if mean.requires_grad:
-        values = [value for _, value in places]
-        found = torch.autograd.grad(mean, values, retain_graph=True, allow_unused=True)
-    if all(slope is None for slope in found):
+        # an early measure, such as a pattern, does not depend on later heads: their slope is zero
+        found = torch.autograd.grad(mean, values, retain_graph=True, materialize_grads=True)
+    if not any(bool(slope.any()) for slope in found):
         raise ValueError(
             "The measure has no gradient: no part changes it, or it uses detach() or no_grad(), or "
             "it calls the model. Give a differentiable function of the run, such as "
             "lambda run: run.logits[:, -1, 5]."
         )
-    # an early measure, such as a pattern, does not depend on later heads: their slope is zero
-    slopes = {place: torch.zeros_like(value) for place, value in traced.items()}
-    for (place, _), slope in zip(places, found, strict=True):
-        if slope is not None:
-            slopes[place] = slopes[place] + slope
+    slopes: Any = defaultdict(float)
+    for place, slope in zip([*traced, *for_cache], found, strict=True):
+        slopes[place] += slope
     return result, slopes
 
 
 def estimates_of_parts(
-    base: Run, replacement: Replacement, measure: Callable[[Run], Tensor], neurons: bool
+    base: Run, replacement: Replacement, measure: MeasureOfRows, neurons: bool
 ) -> dict[str, Tensor]:
     """The estimate for each head and, if wanted, behind them for each neuron."""
     model, by_place = base.model, {}
     for layer in attention_layers(model):
-        by_place[f"L{layer}"] = layer, head_names(model, layer), Recording.heads_z
+        by_place[f"L{layer}"] = head_names(model, layer), partial(Recording.heads_z, layer=layer)
     for layer in attention_layers(model) if neurons else ():
         if neurons_of(model, layer) is not None:
             own = list(map(str, neurons_in(model, layer)))
-            by_place[f"L{layer} MLP"] = layer, own, Recording.neurons_z
-    names = [name for _, own, _ in by_place.values() for name in own]
+            by_place[f"L{layer} MLP"] = own, partial(Recording.neurons_z, layer=layer)
+    names = [name for own, _ in by_place.values() for name in own]
     _, slopes = slopes_at(base, Replacement("zero", share=0), names, measure)
     estimates = []
-    for place, (layer, _, z_in) in by_place.items():
-        z = z_in(base.recording, layer)
-        product = slopes[place] * (replacement(z, partial(z_in, layer=layer)) - z)
+    for place, (_, z_in) in by_place.items():
+        z = z_in(base.recording)
+        product = slopes[place] * (replacement(z, z_in) - z)
         # [batch, pos, head, d_head] or [batch, pos, neuron]
         estimates.extend(product.flatten(3).sum((0, 1, 3)) if z.ndim == 4 else product.sum((0, 1)))
     return dict(zip(names, estimates, strict=True))
@@ -584,7 +565,7 @@ def estimates_of_parts(
 def estimates_of_wires(
     base: Run,
     replacement: Replacement,
-    measure: Callable[[Run], Tensor],
+    measure: MeasureOfRows,
     shares: Sequence[float],
     others: list[str] | None,
 ) -> dict[str, Tensor]:

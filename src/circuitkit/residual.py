@@ -4,18 +4,16 @@ A part writes to the stream and later parts read from it, so the weights of a wr
 can be multiplied without running the model: these products are the virtual weights.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from transformer_lens import FactoredMatrix
 
 from circuitkit.ablation import run
 from circuitkit.bridge import Model, norms_close_layers, submodules
-from circuitkit.checks import checked, require_bridge, require_finite, to_token
+from circuitkit.checks import checked, require_bridge, require_finite
 from circuitkit.first_use import (
     factor_of,
     require_norms_before_layers,
@@ -36,7 +34,7 @@ from circuitkit.parts import (
     step_of,
 )
 from circuitkit.reading import converted_neurons
-from circuitkit.rows import Rows, Text, on_device_of, read_rows, to_ids
+from circuitkit.rows import Answer, Rows, Text, answer_ids, read_rows
 from circuitkit.tables import Table
 
 __all__ = [
@@ -45,7 +43,6 @@ __all__ = [
     "virtual_weights",
     "why",
 ]
-Answer = int | np.integer | str | Sequence[int | str] | Int[Tensor, "..."]
 
 
 # The stream as a sum
@@ -209,36 +206,6 @@ def at_answers(
     if is_by_mean:
         return chosen - table.mean(0)
     return chosen if other is None else chosen - table[other]
-
-
-def answer_ids(model: Model, rows: Rows, answer: Answer) -> Int[Tensor, "batch pos"]:
-    """The token whose logit is taken at each position."""
-    if isinstance(answer, Tensor) and answer.ndim > 0:
-        ids = on_device_of(model, Rows.of(to_ids(answer))).tokens
-    else:
-        answers = (
-            [answer] if isinstance(answer, str) or not isinstance(answer, Sequence) else answer
-        )
-        try:
-            ids = torch.tensor([to_token(model, one_answer(one)) for one in answers])
-        except ValueError as problem:
-            raise ValueError(
-                f"{problem} An answer is the id or the text of one token, and versus can be "
-                "'mean' as well."
-            ) from None
-        ids = ids.to(rows.tokens.device)[:, None].expand(-1, rows.tokens.shape[1])
-    if ids.shape != rows.tokens.shape and len(ids) != 1:
-        raise ValueError(
-            f"The answers have the shape {tuple(ids.shape)}, and the tokens have the shape "
-            f"{tuple(rows.tokens.shape)}. Give one answer (a token id or a string), a list with one for "
-            "each text, or an id for each position."
-        )
-    return ids.expand(rows.tokens.shape)
-
-
-def one_answer(answer: Any) -> Any:
-    """A string, or an id as a number of Python."""
-    return int(answer) if isinstance(answer, Tensor | np.integer) else answer
 
 
 @checked

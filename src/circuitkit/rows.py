@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
@@ -27,6 +28,7 @@ from circuitkit.checks import (
     require_plain,
     require_tokenizer,
     shown,
+    to_token,
 )
 
 # Texts as rows of token ids
@@ -280,6 +282,40 @@ def to_tokens(model: "Model", text: "Text") -> Int[Tensor, "batch pos"]:
             "a time, or cut them to one length."
         )
     return rows.tokens
+
+
+Answer = int | np.integer | str | Sequence[int | str] | Int[Tensor, "..."]
+"""The id or the text of a token; or one for each text; or token ids `[batch, pos]`."""
+
+
+def answer_ids(model: "Model", rows: Rows, answer: Answer) -> Int[Tensor, "batch pos"]:
+    """The token whose logit is taken at each position."""
+    if isinstance(answer, Tensor) and answer.ndim > 0:
+        ids = on_device_of(model, Rows.of(to_ids(answer))).tokens
+    else:
+        answers = (
+            [answer] if isinstance(answer, str) or not isinstance(answer, Sequence) else answer
+        )
+        try:
+            ids = torch.tensor([to_token(model, one_answer(one)) for one in answers])
+        except ValueError as problem:
+            raise ValueError(
+                f"{problem} An answer is the id or the text of one token, and versus can be "
+                "'mean' as well."
+            ) from None
+        ids = ids.to(rows.tokens.device)[:, None].expand(-1, rows.tokens.shape[1])
+    if ids.shape != rows.tokens.shape and len(ids) != 1:
+        raise ValueError(
+            f"The answers have the shape {tuple(ids.shape)}, and the tokens have the shape "
+            f"{tuple(rows.tokens.shape)}. Give one answer (a token id or a string), a list with one for "
+            "each text, or an id for each position."
+        )
+    return ids.expand(rows.tokens.shape)
+
+
+def one_answer(answer: Any) -> Any:
+    """A string, or an id as a number of Python."""
+    return int(answer) if isinstance(answer, Tensor | np.integer) else answer
 
 
 # Rows in which a span repeats

@@ -256,7 +256,7 @@ def test_named_measures_are_those_of_the_formulas():
     [
         ({"measure": "logit difference"}, "that of two answers"),
         ({"answers": (1, 2)}, "that of two answers"),
-        ({"measure": "logit difference", "answers": ([1, 2, 3], 2)}, "answers has 3 for 2 texts"),
+        ({"measure": "logit difference", "answers": ([1, 2, 3], 2)}, "answers have the shape"),
         ({"wires": True, "shares": ()}, "must be numbers from 0 to 1"),
         ({"wires": True, "shares": (2.0,)}, "must be numbers from 0 to 1"),
         ({"verify": -1}, "verify=-1"),
