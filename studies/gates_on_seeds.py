@@ -32,10 +32,13 @@ def parts_of(model, layer: int) -> rules.Weights:
 
 
 @torch.no_grad()
-def loss(base: rules.Weights, second: rules.Weights, rows: torch.Tensor, written: torch.Tensor):
-    """The loss on text if layer 0 writes this."""
+def loss(
+    base: rules.Weights, second: rules.Weights | None, rows: torch.Tensor, written: torch.Tensor
+):
+    """The loss on text if layer 0 writes this; `second` is the layer behind it, if there is one."""
     x = rules.stream(base, rows) + written
-    x = x + rules.layer(second, x)[0]
+    if second is not None:
+        x = x + rules.layer(second, x)[0]
     logits = x[:, :-1] @ base["U"]
     return float(cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()))
 
@@ -70,18 +73,28 @@ def start_of(base: rules.Weights, arm: str, seed: int) -> rules.Weights:
     return {key: value if key == "size" else value[:n].clone() for key, value in block.items()}
 
 
+def base_of(model) -> rules.Weights:
+    """The embeddings and layer 0."""
+    base = {"E": model.W_E, "pos": model.W_pos, "U": model.W_U}
+    return {key: value.detach().clone() for key, value in base.items()} | parts_of(model, 0)
+
+
 @kept
 def block_row(folder: str, seed: int, arm: str, alpha: float | None) -> dict:
     """One target and one arm; without alpha, the start itself."""
     torch.set_num_threads(1)
     model = load(Path(folder) / f"seed-{seed}" / "weights.safetensors")
-    base = {"E": model.W_E, "pos": model.W_pos, "U": model.W_U}
-    base = {key: value.detach().clone() for key, value in base.items()} | parts_of(model, 0)
-    second = parts_of(model, 1)
+    base = base_of(model)
     w = start_of(base, arm, seed)
     if alpha is not None:
         w = rules.trained_block(base, None, alpha, w, seed, on_writes=arm == "writes")
+    return {"seed": seed, "arm": arm, "alpha": alpha} | measures(w, base, model)
+
+
+def measures(w: rules.Weights, base: rules.Weights, model) -> dict:
+    """Live heads, open gates, the loss, and the shared strong pairs with the null of another text."""
     _, rows = rules.split_rows()
+    second = parts_of(model, 1) if len(model.blocks) > 1 else None
     toward = ps.next_token_directions(model, rows, 0)
     effects, n_open, live = effects_of(w, base, rows, toward)
     generator = torch.Generator().manual_seed(1)
@@ -96,8 +109,8 @@ def block_row(folder: str, seed: int, arm: str, alpha: float | None) -> dict:
         y, by_block = rules.layer(base, x)[0], rules.layer(w, x)[0]
     mean = y.mean((0, 1)).expand_as(y)
     ablated, whole, block = (loss(base, second, some, part) for part in (mean, y, by_block))
-    row = {"seed": seed, "arm": arm, "alpha": alpha, "live": live, "open": n_open}
-    row |= {"loss": block, "recovered": (ablated - block) / (ablated - whole)}
+    row = {"live": live, "open": n_open, "loss": block}
+    row |= {"recovered": (ablated - block) / (ablated - whole)}
     row |= {"shared": shared, "null": null.mean(), "excess": shared - null.mean()}
     return row | {"heads": float(several.mean())}
 

@@ -328,6 +328,7 @@ def trained_block(
     start: Weights,
     seed: int,
     on_writes: bool = False,
+    steps: int = STEPS,
 ) -> Weights:
     """A gated block that imitates the layer on text, with or without rules in it.
 
@@ -353,14 +354,14 @@ def trained_block(
 
     def loss_at(step: int) -> torch.Tensor:
         error, penalty = terms(batch(rows, rules, 10_000 + 1000 * seed + step))
-        done = step / STEPS
+        done = step / steps
         weight = 0.1 * alpha if done >= 0.8 else alpha * min(1.0, done / 0.5) ** 2
         return error + weight * penalty
 
     def rate(step: int) -> float:
-        return 2e-3 * min(1.0, step / (0.05 * STEPS) + 0.01, 2 * (1 - step / STEPS))
+        return 2e-3 * min(1.0, step / (0.05 * steps) + 0.01, 2 * (1 - step / steps))
 
-    fit(trained_parts, loss_at, STEPS, learning_rate=rate)
+    fit(trained_parts, loss_at, steps, learning_rate=rate)
     return {key: value.detach() for key, value in w.items()}
 
 
