@@ -189,10 +189,15 @@ def target(dose: int) -> tuple[Weights, int]:
 
 
 @torch.no_grad()
-def judge(w: Weights, base: Weights, rules: torch.Tensor) -> dict:
-    """Which rules are learned and carried by one head, and the effects on their pairs; `w` has the layer, `base` the rest."""
+def judge(
+    w: Weights, base: Weights, rules: torch.Tensor, seed: int = 7, merged: bool = False
+) -> dict:
+    """Which rules are learned and carried by one head, and the effects on their pairs; `w` has the layer, `base` the rest.
+
+    `seed` chooses the rows. If `merged`, the two halves of a head count as one head.
+    """
     _, rows = split_rows()
-    generator = torch.Generator().manual_seed(7)
+    generator = torch.Generator().manual_seed(seed)
     each = rules.repeat_interleave(ROWS_A_RULE, 0)
     chosen = rows[torch.randint(len(rows), (len(each),), generator=generator)]
     planted, key, query = plant(chosen, each, generator)
@@ -200,7 +205,7 @@ def judge(w: Weights, base: Weights, rules: torch.Tensor) -> dict:
     index = torch.arange(len(each))
     without[index, query] = each[:, 1]
     found = [
-        edges(w, base, *parts)
+        edges(w, base, *parts, merged)
         for parts in zip(*(p.split(100) for p in (planted, key, query, each)), strict=True)
     ]
     top, carried, effects, other = (torch.cat(parts) for parts in zip(*found, strict=True))
@@ -214,8 +219,10 @@ def judge(w: Weights, base: Weights, rules: torch.Tensor) -> dict:
     shape = (len(rules), ROWS_A_RULE)
     right = top.view(shape).double().mean(1)
     learned = (right >= 0.8) & (quiet.view(shape).double().mean(1) >= 0.8)
-    alone = (carried.view(*shape, -1).double().mean(1) >= 0.9).any(1)
-    found = {"learned": learned, "alone": alone & learned, "effects": effects, "other": other}
+    carriers = carried.view(*shape, -1).double().mean(1) >= 0.9
+    alone = carriers.any(1) & learned
+    found = {"learned": learned, "alone": alone, "effects": effects, "other": other}
+    found |= {"carriers": carriers}
     # no head can carry a rule that is right less often
     found |= {"could": learned & (right >= 0.9)}
     return found | {"right": top.double().mean(), "quiet": quiet.double().mean()}
@@ -259,9 +266,9 @@ def at(w: Weights, base: Weights, tokens: torch.Tensor, query: torch.Tensor):
     return (x + y)[index, query] @ base["U"], pattern, x
 
 
-def edges(w, base, tokens, key, query, rules):
-    """For each row: is C on top, which heads keep it there with any others cut on the pair, and effects of the heads on this pair
-    and on a pair with another token.
+def edges(w, base, tokens, key, query, rules, merged=False):
+    """For each row: is C on top, which heads (or, if `merged`, pairs of halves) keep it there with any others cut on the pair, and
+    effects of the heads on this pair and on a pair with another token.
     """
     logits, pattern, x = at(w, base, tokens, query)
     index = torch.arange(len(tokens))
@@ -279,6 +286,8 @@ def edges(w, base, tokens, key, query, rules):
     elsewhere = 1 + (key % (query - 1).clamp(min=1))
     elsewhere = torch.where(elsewhere == key, (key - 1).clamp(min=1), elsewhere)
     other = torch.einsum("rhm,rm->rh", moved(elsewhere), toward)
+    if merged:
+        writes = writes.unflatten(1, (2, -1)).sum(1)
     added = writes @ U
     margins = added.gather(-1, C[:, None, None].expand(-1, added.shape[1], 1)) - added
     rest = logits - added.sum(1)

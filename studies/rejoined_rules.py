@@ -1,0 +1,115 @@
+"""Why do gated blocks not rejoin halved heads on planted rules?
+
+python -m studies.rejoined_rules
+
+Addition L of the plan `sharing_in_text.md`, on the model of dose 60 of `planted_rules.py`. Writes `planted_control.csv`: one row a draw of rows for the unchanged layer, and one
+row a block that starts from halves of each head. Finished blocks are kept in `/tmp`. About six minutes of one core.
+"""
+
+from pathlib import Path
+from tempfile import gettempdir
+
+import pandas as pd
+import torch
+from joblib import Memory
+from tqdm import tqdm
+
+from circuitkit.training import fit
+from studies import planted_rules as rules
+
+kept = Memory(Path(gettempdir()) / "rejoined_rules", verbose=0).cache
+DOSE, ALPHA = 60, 0.3
+VARIANTS = {
+    "as before": {},
+    "more rules": {"n_rule": 48},
+    "more steps": {"steps": 3 * rules.STEPS},
+    "counted at rules": {"n_rule": 48, "at_rules": True},
+}
+"""What differs from `planted_rules.trained_block`."""
+
+
+@kept
+def block_of(seed: int, n_rule: int = 8, steps: int = rules.STEPS, at_rules: bool = False):
+    """A block from halves of each head, as `planted_rules.trained_block`.
+
+    With `n_rule` rows that have a rule in each step; if `at_rules`, the error and the penalty at the pairs of the rules are counted once more.
+    """
+    torch.set_num_threads(1)
+    base, planted, (rows, _) = rules.target(DOSE)[0], rules.rules_of(DOSE), rules.split_rows()
+    w = rules.starting_block(base, seed, halves=True)
+    trained = [value.requires_grad_() for key, value in w.items() if key != "size"]
+    causal = torch.ones(rules.N_POS, rules.N_POS).tril()
+    with_rule = torch.arange(rules.N_TEXT, rules.N_TEXT + n_rule)
+
+    def loss_at(step: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(11_000 + 1000 * seed + step)
+        chosen = torch.randint(len(rows), (rules.N_TEXT + n_rule,), generator=generator)
+        natural, other = rows[chosen].split((rules.N_TEXT, n_rule))
+        some = planted[torch.randint(len(planted), (n_rule,), generator=generator)]
+        tokens, key, query = rules.plant(other, some, generator)
+        x = rules.stream(base, torch.cat([natural, tokens]))
+        with torch.no_grad():
+            wanted = rules.layer(base, x)[0]
+        y, _, gates = rules.layer(w, x)
+        error, size = (part.square().sum(-1) for part in (y - wanted, wanted))
+        joint = gates.clamp(min=1e-6).pow(0.6).sum(1).pow(1 / 0.6)
+        relative = error.mean() / size.mean()
+        penalty = (joint * causal).sum() / causal.sum() / len(x)
+        if at_rules:
+            relative = relative + error[with_rule, query].mean() / size[with_rule, query].mean()
+            penalty = penalty + joint[with_rule, query, key].mean()
+        done = step / steps
+        weight = 0.1 * ALPHA if done >= 0.8 else ALPHA * min(1.0, done / 0.5) ** 2
+        return relative + weight * penalty
+
+    def rate(step: int) -> float:
+        return 2e-3 * min(1.0, step / (0.05 * steps) + 0.01, 2 * (1 - step / steps))
+
+    fit(trained, loss_at, steps, learning_rate=rate)
+    return {key: value.detach() for key, value in w.items()}
+
+
+def judged(variant: str, seed: int, w: rules.Weights) -> dict:
+    """How many of the layer's rules with a head have one in the block, and how their effect is split between the halves of that head."""
+    base, planted, (_, rows) = rules.target(DOSE)[0], rules.rules_of(DOSE), rules.split_rows()
+    layer, block = rules.judge(base, base, planted), rules.judge(w, base, planted)
+    together = rules.judge(w, base, planted, merged=True)
+    alone, learned = layer["alone"], layer["learned"]
+    shape = (len(planted), rules.ROWS_A_RULE)
+    halves = block["effects"].view(*shape, 2, -1)[alone]  # [rule, row, half, head]
+    carrier = layer["carriers"][alone].double().argmax(1)
+    index = torch.arange(len(carrier))
+    sizes = halves[index, :, :, carrier].abs()
+    smaller = sizes.amin(-1).sum(1) / sizes.sum((1, 2))
+    row = {"variant": variant, "seed": seed, "recovered": rules.recovered(w, base, rows[:200])}
+    row |= {"learned": int((block["learned"] & learned).sum()), "of": int(alone.sum())}
+    row |= {"one_head": int((block["alone"] & alone).sum())}
+    row |= {"halves_as_one": int((together["alone"] & alone).sum())}
+    return row | {"smaller_half": float(smaller.median()), "rejoined": int((smaller < 0.1).sum())}
+
+
+def again(seed: int) -> dict:
+    """The unchanged layer on other rows: how many rules have a head, and how many of those that had one before."""
+    base, planted = rules.target(DOSE)[0], rules.rules_of(DOSE)
+    before, after = rules.judge(base, base, planted), rules.judge(base, base, planted, seed=seed)
+    row = {"variant": "layer, other rows", "seed": seed, "recovered": 1.0}
+    row |= {"learned": int((after["learned"] & before["learned"]).sum())}
+    row |= {"of": int(before["alone"].sum())}
+    return row | {"one_head": int((after["alone"] & before["alone"]).sum())}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    rows = [again(seed) for seed in (17, 27, 37)]
+    start = rules.starting_block(rules.target(DOSE)[0], 0, halves=True)
+    rows.append(judged("halves", 0, start))
+    jobs = [(variant, seed) for seed in (0, 1) for variant in VARIANTS]
+    for variant, seed in tqdm(jobs):
+        rows.append(judged(variant, seed, block_of(seed, **VARIANTS[variant])))
+        table = pd.DataFrame(rows).round(4)
+        table.to_csv(rules.DATA / "planted_control.csv", index=False, lineterminator="\n")
+    print(table.to_string())
+
+
+if __name__ == "__main__":
+    main()
