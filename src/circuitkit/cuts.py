@@ -20,9 +20,9 @@ path can change later positions, too, and there nothing covers it: neither a wir
 the path passes, nor a part into which they lead.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import product
 
 from circuitkit.bridge import Model
@@ -78,16 +78,13 @@ def resolve(model: Model, names: Sequence[str], *, everywhere: bool = True) -> C
     require_one_level(model, chains)
     parts: set[Name] = set()
     chains_into: dict[Name, dict[Chain, None]] = {}
-    for first, *readers in chains:
-        writers = smallest_parts(model, first, split)
-        if not readers and first.side is None and first.kind != "unembed":
-            require_removable(model, first)
-            parts.update(writers)
-            continue
-        read_inputs = [inputs_of(model, reader, split) for reader in readers]
-        begin = writers if readers else inputs_of(model, first, split)
-        for *before, an_input in product(begin, *read_inputs):
-            chains_into.setdefault(an_input, {})[tuple(before)] = None
+    for chain in chains:
+        for *before, last in smallest_chains(model, chain, split):
+            if before or is_input(last):
+                chains_into.setdefault(last, {})[tuple(before)] = None
+            else:
+                require_removable(model, last)
+                parts.add(last)
     inputs = {}
     for an_input, missing in chains_into.items():
         left = [
@@ -96,6 +93,21 @@ def resolve(model: Model, names: Sequence[str], *, everywhere: bool = True) -> C
         if left:
             inputs[an_input] = tuple(left)
     return Cuts(frozenset(parts), inputs)
+
+
+def smallest_chains(model: Model, chain: Chain, split: set[int | None]) -> Iterator[Chain]:
+    """The parts, inputs, wires or paths that a name stands for."""
+    first, *readers = chain
+    if is_input(first):
+        begin = inputs_of(model, first, split)
+    else:
+        begin = smallest_parts(model, first, split)
+    return product(begin, *[inputs_of(model, reader, split) for reader in readers])
+
+
+def is_input(name: Name) -> bool:
+    """Whether a name that stands alone is that of an input, and not of a part."""
+    return name.side is not None or name.kind == "unembed"
 
 
 def parts_cover(parts: set[Name], chain: Chain, everywhere: bool) -> bool:
@@ -112,8 +124,8 @@ def covers(name: Chain, other: Chain) -> bool:
     return name != other and (runs_through or other[-len(name) :] == name)
 
 
-KINDS_TO_KEEP = {"H": "heads", "MLP": "MLPs", "N": "neurons"}
-"""The parts of which a model has several, and which may be all that is left of their kind."""
+KINDS_TO_KEEP = ("H", "MLP", "N")
+"""Heads, MLPs and neurons: a model has several, and one may be all that is left of its kind."""
 
 
 def all_but(model: Model, kept: Sequence[str]) -> list[str]:
@@ -149,8 +161,8 @@ def all_but(model: Model, kept: Sequence[str]) -> list[str]:
             inputs = inputs_of(model, reader, set())
             earlier = [part for part in writers if step_of(model, part) < step_of(model, reader)]
             everything.extend(product(earlier, inputs))
-    others = [chain for chain in everything if not any(map(partial(is_within, chain), chains))]
-    return list(dict.fromkeys(join(*chain) for chain in others))
+    stays = {small for chain in chains for small in smallest_chains(model, chain, set())}
+    return [join(*chain) for chain in dict.fromkeys(everything) if chain not in stays]
 
 
 def require_one_kind(model: Model, kept: Sequence[str], chains: Sequence[Chain]) -> None:
@@ -161,6 +173,7 @@ def require_one_kind(model: Model, kept: Sequence[str], chains: Sequence[Chain])
             "least one, such as keep='L0H1'. To replace all heads, write "
             "without=ck.heads_of(model).names."
         )
+    kinds: dict[tuple, str] = {}
     for text, chain in zip(kept, chains, strict=True):
         require_chain(model, text, chain)
         writer, *readers = chain
@@ -169,7 +182,7 @@ def require_one_kind(model: Model, kept: Sequence[str], chains: Sequence[Chain])
                 "keep takes heads, MLPs and neurons, and wires that one of these writes, such as "
                 f"'L0H1' or 'L0H1->L1H3.K', not {text!r}. Name what is replaced in without=."
             )
-    kinds = {(chain[0].kind, len(chain)): text for text, chain in zip(kept, chains, strict=True)}
+        kinds[writer.kind, len(chain)] = text
     if len(kinds) > 1:
         first, second = list(kinds.values())[:2]
         raise ValueError(
@@ -189,16 +202,6 @@ def parts_of_kind(model: Model, kind: str) -> list[Name]:
         if neurons_of(model, layer) is not None
         for part in neurons_in(model, layer)
     ]
-
-
-def is_within(chain: Chain, kept: Chain) -> bool:
-    """Whether a part or a wire is the kept one, or belongs to it, as L0N5.1 belongs to L0N5."""
-    return all(
-        (name.kind, name.layer, name.number) == (other.kind, other.layer, other.number)
-        and other.term in (None, name.term)
-        and other.side in (None, name.side)
-        for name, other in zip(chain, kept, strict=True)
-    )
 
 
 def require_chain(model: Model, text: str, chain: Chain) -> None:

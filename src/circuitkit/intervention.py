@@ -27,7 +27,7 @@ from transformer_lens.hook_points import HookPoint
 from circuitkit.bridge import Model, final_hook, only_permanent_hooks, submodules
 from circuitkit.cuts import WHOLE_INPUT, Chain, Chains, ChainsBySide, Cuts, sides_of
 from circuitkit.names import Name
-from circuitkit.parts import Recording, n_heads, norm_before, step_of
+from circuitkit.parts import Recording, Stream, n_heads, norm_before, step_of
 from circuitkit.reading import converted_neurons, neuron_rows
 from circuitkit.rows import Rows
 
@@ -63,16 +63,21 @@ class Replacement:
         now : the value in this run, `[batch, pos, ...]`
         value_in : a function that reads the same value from the recording of another run
         """
-        new = torch.zeros_like(now) if self.source is None else value_in(self.source)
         if self.value is not None:
             new = fitted(self.value, now)
+        elif self.source is None:
+            new = torch.zeros_like(now)
+        else:
+            new = value_in(self.source)
         if self.rows is not None:
             new = from_other_rows(self.fill, self.rows, new, now)
         if self.share != 1:
             new = now + self.share * (new - now)
         if self.positions is None:
             return new
-        return torch.where(self.positions.view(*now.shape[:2], *[1] * (now.ndim - 2)), new, now)
+        result = now.clone()
+        result[self.positions] = new[self.positions]
+        return result
 
 
 def fitted(value: Tensor, now: Tensor) -> Tensor:
@@ -101,13 +106,11 @@ def from_other_rows(
         # transformers takes a view of what a mixture of experts returns
         return mean.expand_as(now).contiguous()
     places = torch.arange(values.shape[1], device=values.device) % rows.lengths[:, None]
-    index = places.view(*places.shape, *[1] * (values.ndim - 2)).expand_as(values)
-    return values.roll(1, 0).gather(1, index.roll(1, 0))
+    row = torch.arange(len(values), device=values.device)[:, None]
+    return values[row, places].roll(1, 0)
 
 
-def mlp_output(
-    mlp: Any, read: Tensor, listener: Callable | None = None
-) -> Float[Tensor, "batch pos d_model"]:
+def mlp_output(mlp: Any, read: Tensor, listener: Callable | None = None) -> Stream:
     """What an MLP writes if it reads this; a listener is given what its neurons gather."""
     with only_permanent_hooks(mlp):
         if listener is not None:
@@ -149,11 +152,11 @@ class CutRun:
             result.append(tuple(dict.fromkeys([*self.cuts.inputs.get(an_input, ()), *more])))
         return tuple(result)
 
-    def changed_input(self, part: Name, missed: Chains) -> Float[Tensor, "batch pos d_model"]:
+    def changed_input(self, part: Name, missed: Chains) -> Stream:
         """What a part multiplies its weights with if its input misses these chains."""
         return self.normed(part, self.changed_stream(part, missed))
 
-    def changed_stream(self, part: Name, missed: Chains) -> Float[Tensor, "batch pos d_model"]:
+    def changed_stream(self, part: Name, missed: Chains) -> Stream:
         """The stream that a part reads if its input misses these chains."""
         stream = self.recording.stream(part)
         chains_by_writer: dict[Name, list[Chain]] = defaultdict(list)
@@ -168,7 +171,7 @@ class CutRun:
             stream = self.replaced(stream, lambda run: run.stream(part))
         return stream
 
-    def normed(self, part: Name, stream: Tensor) -> Float[Tensor, "batch pos d_model"]:
+    def normed(self, part: Name, stream: Tensor) -> Stream:
         """A stream behind the norm through which a part reads it."""
         norm = None if part.kind == "unembed" else norm_before(self.model, part)
         if norm is None:
@@ -178,11 +181,11 @@ class CutRun:
 
     def with_share_replaced(
         self,
-        stream: Float[Tensor, "batch pos d_model"],
+        stream: Stream,
         writer: Name,
         chains: list[Chain],
         step: int,
-    ) -> Float[Tensor, "batch pos d_model"]:
+    ) -> Stream:
         """The stream that a step reads, in which the share of one writer lacks these chains."""
         share = new = self.recording.share(writer, step)
         wire = (writer,)
@@ -197,21 +200,19 @@ class CutRun:
         """Whether a chain into an input covers the longer ones of these; see `circuitkit.cuts`."""
         return self.replaced.positions is None and chain in chains
 
-    def output_without(
-        self, part: Name, chains: Sequence[Chain]
-    ) -> Float[Tensor, "batch pos d_model"]:
+    def output_without(self, part: Name, chains: Sequence[Chain]) -> Stream:
         """What a part would write, before a norm behind its layer, if it missed these chains, too."""
         layer, by_side = part.layer or 0, self.missed_by(part, chains)
         neurons = converted_neurons(self.model, layer)
         if part.kind == "H":
             z = self.with_heads_replaced(self.second_call(layer, by_side).heads_z(layer), layer)
             return self.recording.output(part, z)
-        if neurons is not None:
-            z = self.with_neurons_replaced(neurons.z(*self.neuron_inputs(layer, by_side)), layer)
-            return self.recording.output(part, z)
-        if part.kind == "N":
-            z = self.with_neurons_replaced(self.neurons_again(layer, by_side[0]), layer)
-            return self.recording.output(part, z)
+        if neurons is not None or part.kind == "N":
+            if neurons is None:
+                z = self.neurons_again(layer, by_side[0])
+            else:
+                z = neurons.z(*self.neuron_inputs(layer, by_side))
+            return self.recording.output(part, self.with_neurons_replaced(z, layer))
         read = self.changed_input(part, by_side[0])
         written = mlp_output(self.model.blocks[layer].mlp, read)
         if part in self.cuts.parts:

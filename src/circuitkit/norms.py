@@ -45,10 +45,6 @@ class FrozenNorm:
         gain = (norm(1e4 * signs) - bias) / normalized
         return cls(gain[0, 0], bias[0, 0], scale, centred)
 
-    def at(self, where: slice) -> "FrozenNorm":
-        """The same norm at some positions."""
-        return replace(self, scale=self.scale[:, where])
-
     def with_divisor_for(self, norm: Any, x: Float[Tensor, "batch pos d_model"]) -> "FrozenNorm":
         """The same norm, frozen at the divisor that its module has for another input `x`.
 

@@ -23,6 +23,8 @@ from circuitkit.names import Name, unknown
 from circuitkit.norms import FrozenNorm
 from circuitkit.reading import converted_neurons, neuron_rows, neurons_of
 
+Stream = Float[Tensor, "batch pos d_model"]
+
 
 def n_heads(model: Model, layer: int) -> int:
     """How many query heads a layer has."""
@@ -261,7 +263,7 @@ class Recording:
         if isinstance(tensor, Tensor):
             self.values[str(hook.name)] = tensor
 
-    def stream(self, name: Name) -> Float[Tensor, "batch pos d_model"]:
+    def stream(self, name: Name) -> Stream:
         """The stream that a head, an MLP or the unembedding reads, before the norm."""
         block = f"blocks.{name.layer}"
         if name.kind == "unembed":
@@ -345,7 +347,7 @@ class Recording:
         """The norm before the unembedding with its scales; None if the model has none."""
         return self.frozen("ln_final") if "ln_final.hook_scale" in self.hook_names else None
 
-    def output(self, name: Name, z: Tensor | None = None) -> Float[Tensor, "batch pos d_model"]:
+    def output(self, name: Name, z: Tensor | None = None) -> Stream:
         """What a part writes, before a norm behind its layer.
 
         Parameters
@@ -369,7 +371,7 @@ class Recording:
             return self[f"blocks.{layer}.mlp.hook_out"]
         return self.neurons_output(name, z) + self.mlp_bias(layer)
 
-    def start_output(self, name: Name) -> Float[Tensor, "batch pos d_model"]:
+    def start_output(self, name: Name) -> Stream:
         """What the token embedding or the position embedding writes.
 
         The part `"embed bias"` writes nothing here: it is the bias of the norm behind the
@@ -387,18 +389,18 @@ class Recording:
                 positions = positions + self[f"{module}.hook_out"]
         return positions if name.kind == "pos" else embeddings - positions
 
-    def head_output(self, name: Name, z: Tensor | None) -> Float[Tensor, "batch pos d_model"]:
+    def head_output(self, name: Name, z: Tensor | None) -> Stream:
         """What a head writes."""
         z = self.heads_z(name.layer) if z is None else z
         return z[:, :, name.number] @ self.model.blocks[name.layer].attn.W_O[name.number]
 
-    def attention_bias(self, layer: int) -> Float[Tensor, "batch pos d_model"]:
+    def attention_bias(self, layer: int) -> Stream:
         """What the attention of a layer writes beyond the outputs of its heads."""
         W_O = self.model.blocks[layer].attn.W_O
         heads = torch.einsum("bphd,hdm->bpm", self.heads_z(layer), W_O)
         return self[f"blocks.{layer}.attn.o.hook_out"].view_as(heads) - heads
 
-    def neurons_output(self, name: Name, z: Tensor | None) -> Float[Tensor, "batch pos d_model"]:
+    def neurons_output(self, name: Name, z: Tensor | None) -> Stream:
         """What a neuron, its heads, or a whole converted MLP write."""
         neurons = neurons_of(self.model, name.layer)
         z = self.neurons_z(name.layer or 0) if z is None else z
@@ -406,7 +408,7 @@ class Recording:
         neuron_of_row = [row // len(neurons.terms) for row in rows]
         return z[..., rows] @ neurons.W_out[neuron_of_row]
 
-    def mlp_bias(self, layer: int) -> Float[Tensor, "batch pos d_model"]:
+    def mlp_bias(self, layer: int) -> Stream:
         """What a converted MLP writes beyond the outputs of its neurons; otherwise zero.
 
         An MLP that is not converted is one part, which holds its bias.
@@ -435,8 +437,8 @@ class Recording:
         self,
         name: Name,
         reading_step: int,
-        output: Float[Tensor, "batch pos d_model"] | None = None,
-    ) -> Float[Tensor, "batch pos d_model"]:
+        output: Stream | None = None,
+    ) -> Stream:
         """A part's summand in the stream that a step reads, after all norms between the two.
 
         Parameters
@@ -488,7 +490,7 @@ class Recording:
         return torch.sigmoid(self.neuron_queries(name.layer or 0)[..., rows[0]])
 
     def neuron_contributions(
-        self, layer: int, direction: Float[Tensor, "batch pos d_model"], reading_step: int
+        self, layer: int, direction: Stream, reading_step: int
     ) -> dict[str, Float[Tensor, "batch pos"]]:
         """The dot products of a direction with the shares of all neurons of a layer.
 
@@ -503,9 +505,7 @@ class Recording:
         names = map(str, neurons_in(self.model, layer))
         return dict(zip(names, products, strict=True))
 
-    def behind_mlp(
-        self, layer: int, direction: Float[Tensor, "batch pos d_model"], reading_step: int
-    ) -> Float[Tensor, "batch pos d_model"]:
+    def behind_mlp(self, layer: int, direction: Stream, reading_step: int) -> Stream:
         """A direction of a later stream, taken back through the norms to what an MLP writes."""
         for norm in reversed(self.norms_behind(Name("MLP", layer), reading_step)):
             frozen = self.frozen(norm)

@@ -59,20 +59,19 @@ class Path:
     norm_behind: FrozenNorm | None = None
 
     @torch.no_grad()
-    def stream(self, at: slice = slice(None)) -> Float[Tensor, "batch pos d_model"]:
-        """What the path has left in the residual stream, at some positions."""
-        z, norm = self.z[:, at], self.norm_behind
-        written = z if self.W_O is None else z @ self.W_O
-        return written if norm is None else norm.at(at).apply(written)
+    def stream(self) -> Float[Tensor, "batch pos d_model"]:
+        """What the path has left in the residual stream."""
+        written = self.z if self.W_O is None else self.z @ self.W_O
+        return written if self.norm_behind is None else self.norm_behind.apply(written)
 
 
-def stream_of(paths: Iterable[Path], at: slice = slice(None)) -> Tensor | int:
+def stream_of(paths: Iterable[Path]) -> Tensor | int:
     """What several paths have left in the stream, with one product for all that end in one head."""
     by_head: dict[int, list[Path]] = defaultdict(list)
     for path in paths:
         by_head[id(path.W_O)].append(path)
     return sum(
-        replace(same[0], z=sum(path.z for path in same)).stream(at) for same in by_head.values()
+        replace(same[0], z=sum(path.z for path in same)).stream() for same in by_head.values()
     )
 
 
@@ -139,37 +138,22 @@ class PathLogits(Mapping):
         names = [names] if isinstance(names, str) else names
         if len(set(names)) < len(names):
             raise ValueError("A path is named twice. Name each path once, because logits add up.")
-        rows = self.run.rows
-        if isinstance(at, int):
-            first = int(rows.index(at, "at")[0])
-            where = slice(first, first + 1)
-        else:
-            where = at
-        if rows.is_padded:  # the positions of a row count from its own end
-            where = slice(None)
-        self.run.require_same_weights()
-        model, norm = self.run.model, self.run.recording.final_norm()
-        stream = self.stream(names, where)
-        if norm is not None:
-            stream = norm.at(where).apply(stream)
-            if BIAS in names:
-                stream = stream + norm.bias
-        if rows.is_padded:
-            stream = rows.blank(stream)
-            stream = rows.pick(stream, at) if isinstance(at, int) else stream[:, at]
-        elif isinstance(at, int):
-            stream = stream[:, 0]
-        logits = stream @ model.W_U.detach().to(stream)
-        return logits + model.b_U.detach() if BIAS in names else logits
-
-    def stream(self, names: Sequence[str], where: slice) -> Float[Tensor, "batch pos d_model"]:
-        """What several paths together have left in the stream, at some positions."""
         for name in names:
             if name not in self.paths:
                 raise unknown("path", name, self.paths)
-        nothing = torch.zeros_like(self.run.recording.stream(Name("unembed"))[:, where])
+        self.run.require_same_weights()
+        model, rows, norm = self.run.model, self.run.rows, self.run.recording.final_norm()
         # in float32 for half precision
-        return nothing + stream_of([self.paths[name] for name in names], where)
+        nothing = torch.zeros_like(self.run.recording.stream(Name("unembed")))
+        stream = nothing + stream_of([self.paths[name] for name in names])
+        if norm is not None:
+            stream = norm.apply(stream)
+            if BIAS in names:
+                stream = stream + norm.bias
+        stream = rows.blank(stream)
+        stream = rows.pick(stream, at) if isinstance(at, int) else stream[:, at]
+        logits = stream @ model.W_U.detach().to(stream)
+        return logits + model.b_U.detach() if BIAS in names else logits
 
 
 @checked
