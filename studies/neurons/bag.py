@@ -173,7 +173,7 @@ def with_even_attention(model, rows: Tensor, neurons: list[int]) -> Tensor:
     W = reader_matrix(model, "L0 MLP")[:, neurons]
     found = []
     for batch in rows.split(BATCH):
-        run = ck.run(model, batch)
+        run = ck.run(model, list(batch))
         start = run.parts(before="L0H0")
         stream = start["embed"] + start["pos"]
         read, written = run.recording.frozen("blocks.0.ln1").apply(stream), 0

@@ -36,7 +36,7 @@ def extension(model, rows: Tensor) -> Tensor:
     """What the MLP of layer 0 writes for each token, if everything but the token is at its mean."""
     rest, count = torch.zeros(model.cfg.d_model), 0
     for batch in rows.split(BATCH):
-        run = ck.run(model, batch)
+        run = ck.run(model, list(batch))
         rest += (run.stream("L0 MLP") - run.part("embed", before="L0 MLP")).sum((0, 1))
         count += batch.numel()
     block, stream = model.blocks[0], model.W_E + rest / count
@@ -51,7 +51,7 @@ def terms_of_layer(
     W = reader_matrix(model, f"L{layer} MLP")[:, neurons]
     found: dict[str, list[Tensor]] = {}
     for batch in rows.split(BATCH):
-        run = ck.run(model, batch)
+        run = ck.run(model, list(batch))
         parts = run.parts(before=f"L{layer} MLP")
         for name, share in parts.items():
             found.setdefault(name, []).append(share @ W)
@@ -160,7 +160,7 @@ def chosen(model, rows: Tensor, layer: int) -> dict[str, list[int]]:
     generator = torch.Generator().manual_seed(0)
     at_random = torch.randperm(model.cfg.d_mlp, generator=generator)[:N_UNITS].tolist()
     z = torch.cat(
-        [ck.run(model, b).recording.neurons_z(layer)[:, FIRST:] for b in rows.split(BATCH)]
+        [ck.run(model, list(b)).recording.neurons_z(layer)[:, FIRST:] for b in rows.split(BATCH)]
     )
     size = z.flatten(0, 1).var(0).sqrt() * model.blocks[layer].mlp.W_out.norm(dim=1)
     return {"random": at_random, "largest variance": size.topk(N_UNITS).indices.tolist()}
