@@ -1,13 +1,14 @@
 """Do weights explain more of a neuron than a bag of earlier tokens does? The plan is the addition in `plan-text.md`.
 
-`python -m studies.neurons.bag FOLDER` takes about 10 minutes of one core, keeps each finished part in FOLDER, and
-writes `src/circuitkit/data/conversion/neurons_bag.json`. `python -m studies.neurons.bag FOLDER control` stops behind
-the positive control.
+`python -m studies.neurons.bag FOLDER` takes about 12 minutes of one core, keeps each finished part in FOLDER, and
+writes `src/circuitkit/data/conversion/neurons_bag.json`. With a second argument, `terms` or `bags`, it makes only these
+parts, so that both can run at the same time.
 """
 
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -31,9 +32,9 @@ from studies.neurons.text import (
 
 RESULT = Path(__file__).resolve().parents[2] / "src/circuitkit/data/conversion/neurons_bag.json"
 NEAR = 8  # positions of the near window
-RIDGE = (30.0, 300.0, 3000.0)
-PENALTIES = (1e-6, 1e-5, 1e-4)
-LEARNING_RATE, EPOCHS = 0.03, 40
+RIDGE = (300.0, 3000.0, 30000.0)
+PENALTIES = (1e-7, 1e-6, 1e-5)
+LEARNING_RATE, EPOCHS = 0.1, 40
 D_VOCAB = 2048
 
 
@@ -97,21 +98,22 @@ def ridge(rows: Tensor, parts: list[slice], values: Tensor) -> Tensor:
 
 
 class BagThroughGELU:
-    """GELU of numbers for the current token, the one before, the 8 before and all earlier ones."""
+    """GELU of numbers for the position, the current token, the one before, the 8 before and all so far."""
 
-    def __init__(self, n_neurons: int) -> None:
+    def __init__(self, n_pos: int, n_neurons: int) -> None:
         self.tables = torch.zeros(4, D_VOCAB, n_neurons, requires_grad=True)
-        self.constant = torch.zeros(n_neurons, requires_grad=True)
+        self.position = torch.zeros(n_pos, n_neurons, requires_grad=True)
 
     def __call__(self, rows: Tensor, before: Tensor) -> Tensor:
         """Predictions `[row, pos, neuron]`; the two windows read the rows `before`."""
         current, previous, near, everything = self.tables
         near, _ = earlier_sums(near[before])
-        _, everything = earlier_sums(everything[before])
-        n_earlier = torch.arange(rows.shape[1]).clamp_min(1)[:, None]
-        read = current[rows[:, FIRST:]] + previous[rows[:, FIRST - 1 : -1]] + self.constant
-        read = read + (near / n_earlier.clamp_max(NEAR) + everything / n_earlier)[:, FIRST:]
-        return F.gelu(read)
+        everything = everything[before].cumsum(1)
+        n_seen = torch.arange(1, rows.shape[1] + 1)[:, None]
+        n_near = (n_seen - 1).clamp(1, NEAR)
+        read = current[rows[:, FIRST:]] + previous[rows[:, FIRST - 1 : -1]]
+        windows = self.position + near / n_near + everything / n_seen
+        return F.gelu(read + windows[:, FIRST:])
 
 
 def through_gelu(
@@ -124,8 +126,8 @@ def through_gelu(
     best = torch.full((values.shape[-1],), -torch.inf)
     chosen = torch.zeros(0)
     for penalty in PENALTIES:
-        bag = BagThroughGELU(values.shape[-1])
-        optimizer = torch.optim.Adam([bag.tables, bag.constant], lr=LEARNING_RATE)
+        bag = BagThroughGELU(rows.shape[1], values.shape[-1])
+        optimizer = torch.optim.Adam([bag.tables, bag.position], lr=LEARNING_RATE)
         schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.02, EPOCHS)
         generator = torch.Generator().manual_seed(0)
         for epoch in range(EPOCHS):
@@ -187,15 +189,26 @@ def with_even_attention(model, rows: Tensor, neurons: list[int]) -> Tensor:
     return torch.cat(found)
 
 
+@torch.no_grad()
+def activations_of(model, rows: Tensor, names: list[str]) -> Tensor:
+    """The activations of some neurons, `[row, pos, neuron]`."""
+    found = []
+    for batch in rows.split(BATCH):
+        run = ck.run(model, list(batch))
+        values = [run.recording.neurons_z(layer) for layer in range(2)]
+        found.append(torch.stack([values[int(n[1])][..., int(n[3:])] for n in names], -1))
+    return torch.cat(found)
+
+
 def of_sample(model, rows: Tensor, parts: list[slice], names: list[str], extended: Tensor) -> dict:
-    """Activations of the neurons of a sample, and what lookup and terms predict of them."""
+    """What lookup and terms predict of the neurons of a sample."""
     layer, neurons = int(names[0][1]), [int(name[3:]) for name in names]
     terms = terms_of_layer(model, rows, layer, neurons, extended)
-    found = {"activation": terms["activation"]}
     units = [unit(terms, i, rows, parts, D_VOCAB)[2] for i in range(len(neurons))]
-    for kind in ("lookup, pair", "weights, tokens"):
-        found[kind] = torch.stack([one[kind] for one in units], -1)
-    return found
+    return {
+        kind: torch.stack([one[kind] for one in units], -1)
+        for kind in ("lookup, pair", "weights, tokens")
+    }
 
 
 def r2(columns: list[Tensor], values: Tensor, n_middle: int) -> float:
@@ -246,41 +259,50 @@ def summary_of(lines: list[dict]) -> dict:
 
 def main() -> None:
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    folder = Path(sys.argv[1])
+    folder, only = Path(sys.argv[1]), sys.argv[2:]
     folder.mkdir(exist_ok=True)
     model, (rows, parts) = ck.load_model("two-layer-mlp"), heldout()
     n_middle = parts[1].stop - parts[1].start
     study, _ = stored_study("neurons_text")
     samples = study.groupby(["layer", "sample"], sort=False).neuron.apply(list).to_dict()
 
+    found = {}
+    if only != ["bags"]:
+        extended = kept(folder / "extended.pt", lambda: extension(model, rows[parts[0]]))
+        for key, names in samples.items():
+            path = folder / f"terms-{key[0]}-{key[1].split()[0]}.pt"
+            found[key] = kept(path, partial(of_sample, model, rows, parts, names, extended))
+        if only == ["terms"]:
+            return
+
     first = [int(name[3:]) for name in samples[0, "random"]]
+    names = [name for sample in samples.values() for name in sample]
     even = kept(folder / "even.pt", lambda: with_even_attention(model, rows, first))
-    bags = kept(folder / "even-bags.pt", lambda: bag_of(rows, parts, even, report=True))
-    judged = torch.cat([even[p, FIRST:] for p in parts[1:]])
-    control = [r2(list(bags[..., i]), judged[..., i], n_middle) for i in range(len(first))]
+    values = kept(folder / "values.pt", lambda: activations_of(model, rows, names))
+    values = torch.cat([even, values], -1)
+    bags = kept(folder / "bags.pt", lambda: bag_of(rows, parts, values))
+    judged = torch.cat([values[p, FIRST:] for p in parts[1:]])
+    n_even = len(first)
+    control = [r2(list(bags[..., i]), judged[..., i], n_middle) for i in range(n_even)]
     control = [round(x, 4) for x in control]
     print("control", sum(control) / len(control), sorted(control)[:6], flush=True)
-    if sys.argv[2:] == ["control"]:
-        return
-
-    extended = kept(folder / "extended.pt", lambda: extension(model, rows[parts[0]]))
-    found = {}
-    for key, names in samples.items():
-        path = folder / f"sample-{key[0]}-{key[1].split()[0]}.pt"
-        found[key] = kept(path, lambda names=names: of_sample(model, rows, parts, names, extended))
-    values = torch.cat([one["activation"] for one in found.values()], -1)
-    bags = kept(folder / "bags.pt", lambda: bag_of(rows, parts, values))
     far = torch.cat([rows[p].roll((p.stop - p.start) // 2, 0) for p in parts])
-    null = kept(folder / "null.pt", lambda: through_gelu(rows, far, parts, values))
+    null = kept(
+        folder / "null.pt",
+        lambda: through_gelu(rows, far, parts, values[..., n_even:].contiguous()),
+    )
+    if only == ["bags"]:
+        return
+    bags, judged = bags[..., n_even:], judged[..., n_even:]
 
     lines, summary, start = [], [], 0
     for (layer, sample), names in samples.items():
-        one, end = found[layer, sample], start + len(names)
-        one["values"] = torch.cat([one["activation"][p, FIRST:] for p in parts[1:]])
+        one, place = found[layer, sample], {"layer": layer, "sample": sample}
+        end = start + len(names)
+        one["values"] = judged[..., start:end]
         arguments = one, bags[..., start:end], null[..., start:end]
         numbers = [line_of(*arguments, i, n_middle) for i in range(len(names))]
-        start, place = end, {"layer": layer, "sample": sample}
+        start = end
         for name, line in zip(names, numbers, strict=True):
             lines.append(place | {"neuron": name} | {k: round(v, 4) for k, v in line.items()})
         summary.append(place | summary_of(numbers))
