@@ -35,6 +35,7 @@ from circuitkit.names import SIDES, Side, join, parse, unknown
 from circuitkit.parts import (
     Recording,
     head_names,
+    heads_before,
     neuron_names,
     neurons_in,
     parts_of,
@@ -590,11 +591,10 @@ def estimates_of_wires(
             slope = slopes[f"L{reader.layer}"][:, :, reader.number]
             streams = list(second.traced.values())
             slopes_of_streams = torch.autograd.grad(gathered, streams, slope, retain_graph=True)
-            step = step_of(model, reader)
-            for writer in (parse(head)[0] for head in head_names(model)):
-                if step_of(model, writer) >= step:
-                    continue
-                share_of = partial(Recording.share, name=writer, reading_step=step)
+            for writer in heads_before(model, reader):
+                share_of = partial(
+                    Recording.share, name=parse(writer)[0], reading_step=step_of(model, reader)
+                )
                 now = share_of(result.recording)
                 change = (replacement(now, share_of) - now).detach()
                 for side, slope in zip(second.traced, slopes_of_streams, strict=True):

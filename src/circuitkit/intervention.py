@@ -139,7 +139,7 @@ class CutRun:
     """What the attention of each layer was called with."""
     second_calls: dict[tuple[int, ChainsBySide], Recording] = field(default_factory=dict)
     """What `second_call` has recorded, by its arguments."""
-    second_neurons: dict[tuple[int, Chains], Tensor] = field(default_factory=dict)
+    second_neurons: dict[tuple[int, ChainsBySide], tuple] = field(default_factory=dict)
     """What `neurons_again` has returned, by its arguments."""
 
     def missed_by(self, part: Name, chains: Iterable[Chain] = ()) -> ChainsBySide:
@@ -203,15 +203,11 @@ class CutRun:
     def output_without(self, part: Name, chains: Sequence[Chain]) -> Stream:
         """What a part would write, before a norm behind its layer, if it missed these chains, too."""
         layer, by_side = part.layer or 0, self.missed_by(part, chains)
-        neurons = converted_neurons(self.model, layer)
         if part.kind == "H":
             z = self.with_heads_replaced(self.second_call(layer, by_side).heads_z(layer), layer)
             return self.recording.output(part, z)
-        if neurons is not None or part.kind == "N":
-            if neurons is None:
-                z = self.neurons_again(layer, by_side[0])
-            else:
-                z = neurons.z(*self.neuron_inputs(layer, by_side))
+        if part.kind == "N" or converted_neurons(self.model, layer) is not None:
+            z, _ = self.neurons_again(layer, by_side)
             return self.recording.output(part, self.with_neurons_replaced(z, layer))
         read = self.changed_input(part, by_side[0])
         written = mlp_output(self.model.blocks[layer].mlp, read)
@@ -288,58 +284,50 @@ class CutRun:
         self.recording.uncut[str(hook.name)] = read
         return self.changed_input(mlp, self.missed_by(mlp)[0]).view_as(read)
 
-    def neuron_inputs(
-        self, layer: int, by_side: ChainsBySide
-    ) -> tuple[Float[Tensor, "batch pos neuron"], Float[Tensor, "batch pos neuron"]]:
-        """What queries and values of a layer's neurons read if they miss these chains."""
+    def neurons_again(self, layer: int, by_side: ChainsBySide) -> tuple[Tensor, Any]:
+        """What the neurons of a layer gather if their inputs miss these chains.
+
+        Of converted neurons, their queries follow, and queries and values may miss different chains.
+        Those of an MLP are computed in a second call.
+        """
+        if (layer, by_side) in self.second_neurons:
+            return self.second_neurons[layer, by_side]
         neurons, mlp = converted_neurons(self.model, layer), Name("MLP", layer)
-        gate, value = neurons.reads(self.recording[f"blocks.{layer}.mlp.hook_in"])
-        missed_by_queries, missed_by_values = by_side
-        if missed_by_queries:
-            gate, _ = neurons.reads(self.changed_input(mlp, missed_by_queries))
-        if missed_by_values:
-            _, value = neurons.reads(self.changed_input(mlp, missed_by_values))
-        return gate, value
-
-    def neurons_again(self, layer: int, missed: Chains) -> Float[Tensor, "batch pos neuron"]:
-        """What the neurons of an MLP gather in a second call, whose input misses these chains."""
-        if not missed:
-            return self.recording.neurons_z(layer)
-        if (layer, missed) not in self.second_neurons:
-            second = Recording(self.model, self.recording.hook_names)
-            second.values |= {f"blocks.{layer}.hook_in": self.recording[f"blocks.{layer}.hook_in"]}
-            read = self.changed_input(Name("MLP", layer), missed)
-            mlp_output(self.model.blocks[layer].mlp, read, second.record)
-            self.second_neurons[layer, missed] = second.neurons_z(layer)
-        return self.second_neurons[layer, missed]
-
-    def at_mlp_neurons(self, post: Tensor, hook: HookPoint) -> Tensor:
-        """Replace what neurons of an MLP gathered where they are ablated or read another input."""
-        layer = hook.layer()
-        self.recording.values[str(hook.name)] = post
-        z = self.recording.neurons_z(layer).clone()
-        for part in parts_in_layer(self.cuts.readers, layer, ("N",)):
-            rows = neuron_rows(self.model, part)
-            z[..., rows] = self.neurons_again(layer, self.missed_by(part)[0])[..., rows]
-        z = self.recording.trace(f"L{layer} MLP", self.with_neurons_replaced(z, layer))
-        return z.view_as(post)
+        if neurons is None:
+            gathered: list[Tensor] = []
+            read = self.changed_input(mlp, by_side[0])
+            mlp_output(self.model.blocks[layer].mlp, read, lambda z, hook: gathered.append(z))
+            again = gathered[0].view(*read.shape[:2], -1), None
+        else:
+            gate, value = neurons.reads(self.recording[f"blocks.{layer}.mlp.hook_in"])
+            missed_by_queries, missed_by_values = by_side
+            if missed_by_queries:
+                gate, _ = neurons.reads(self.changed_input(mlp, missed_by_queries))
+            if missed_by_values:
+                _, value = neurons.reads(self.changed_input(mlp, missed_by_values))
+            again = neurons.z(gate, value), neurons.terms.queries(gate)
+        self.second_neurons[layer, by_side] = again
+        return again
 
     def at_neurons(self, post: Tensor, hook: HookPoint) -> Tensor:
-        """Replace what converted neurons gathered where they are ablated or read other inputs."""
+        """Replace what neurons gathered where they are ablated or read other inputs."""
         layer = hook.layer()
         neurons = converted_neurons(self.model, layer)
+        if neurons is None:
+            self.recording.values[str(hook.name)] = post
         before = self.recording.neurons_z(layer)
-        z, queries = before.clone(), self.recording.neuron_queries(layer).clone()
-        rows_that_miss: dict[ChainsBySide, list[int]] = defaultdict(list)
+        z, rows_that_miss = before.clone(), defaultdict(list)
         for part in parts_in_layer(self.cuts.readers, layer, ("N", "MLP")):
             rows_that_miss[self.missed_by(part)].extend(neuron_rows(self.model, part))
         for by_side, rows in rows_that_miss.items():
-            gate, value = self.neuron_inputs(layer, by_side)
-            z[..., rows] = neurons.z(gate, value)[..., rows]
-            queries[..., rows] = neurons.terms.queries(gate)[..., rows]
+            z[..., rows] = self.neurons_again(layer, by_side)[0][..., rows]
         z = self.recording.trace(f"L{layer} MLP", self.with_neurons_replaced(z, layer))
-        self.recording.neuron_z[layer] = z
-        self.recording.neuron_query[layer] = queries
+        if neurons is None:
+            return z.view_as(post)
+        queries = self.recording.neuron_queries(layer).clone()
+        for by_side, rows in rows_that_miss.items():
+            queries[..., rows] = self.neurons_again(layer, by_side)[1][..., rows]
+        self.recording.neuron_z[layer], self.recording.neuron_query[layer] = z, queries
         return post + (z - before).unflatten(-1, (-1, len(neurons.terms))).sum(-1)
 
     def with_neurons_replaced(
@@ -406,13 +394,11 @@ class CutRun:
         """The same for an MLP or a neuron."""
         hooks: dict[str, Callable] = {}
         is_ablated, mlp = part in self.cuts.parts, f"blocks.{part.layer}.mlp"
-        if converted_neurons(self.model, part.layer) is not None:
+        is_converted = converted_neurons(self.model, part.layer) is not None
+        if is_converted or part.kind == "N":
             hooks[f"{mlp}.out.hook_in"] = self.at_neurons
             if is_ablated and part.kind != "N":
                 hooks[f"{mlp}.out.hook_out"] = self.at_bias
-            return hooks
-        if part.kind == "N":
-            hooks[f"{mlp}.out.hook_in"] = self.at_mlp_neurons
             return hooks
         if is_ablated:
             hooks[f"{mlp}.hook_out"] = self.at_output

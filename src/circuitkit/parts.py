@@ -19,7 +19,7 @@ from torch import Tensor
 
 from circuitkit.bridge import Model, final_hook, has_folded_weights, norms_close_layers, submodules
 from circuitkit.first_use import require_additive_layers
-from circuitkit.names import Name, unknown
+from circuitkit.names import Name, parse, unknown
 from circuitkit.norms import FrozenNorm
 from circuitkit.reading import converted_neurons, neuron_rows, neurons_of
 
@@ -167,6 +167,12 @@ def step_of(model: Model, name: Name) -> int:
     if in_attention or model.cfg.parallel_attn_mlp:
         return 2 * name.layer
     return 2 * name.layer + 1
+
+
+def heads_before(model: Model, reader: Name) -> list[str]:
+    """The attention heads that have written before a part reads."""
+    step = step_of(model, reader)
+    return [head for head in head_names(model) if step_of(model, parse(head)[0]) < step]
 
 
 def norm_before(model: Model, name: Name) -> Any:

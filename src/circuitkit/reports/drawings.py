@@ -1,6 +1,7 @@
 """What the figures of a report show: shades of heat maps, and wires between heads. `drawings.html` draws them."""
 
 from collections.abc import Iterator
+from itertools import groupby
 from math import isnan
 from typing import Any
 
@@ -43,25 +44,21 @@ def circuit(wires: list[Line]) -> dict[str, Any]:
 
     A group such as `L0H0 + L0H1->L1H3.K` has an arrow for each of its heads, and the last has what they lose together.
     """
-    first_lines = {line.name: line for line in reversed(wires)}
-    shown = list(reversed(first_lines.values()))[:MOST_WIRES]
+    lines: dict[str, Line] = {}
+    for line in wires:
+        lines.setdefault(line.name, line)
+    shown = list(lines.values())[:MOST_WIRES]
     arrows = []
     for line in shown:
         writers, reader = line.name.split("->")
-        name = parse(reader)[0]
-        label = f"{100 * line.value:.0f}%"
+        (name,) = parse(reader)
         *others, last = writers.split(" + ")
+        label = f"{100 * line.value:.0f}%"
         for writer in others:
             arrows.append((writer, str(name.part), name.side, line.value, ""))
         label = f"together {label}" if others else label
         arrows.append((last, str(name.part), name.side, line.value, label))
-    heads = {name: parse(name)[0] for arrow in arrows for name in arrow[:2]}
-    layers = sorted({head.layer or 0 for head in heads.values()}, reverse=True)
-    rows = [
-        sorted(
-            (name for name in heads if heads[name].layer == layer),
-            key=lambda name: heads[name].order,
-        )
-        for layer in layers
-    ]
+    heads = {parse(name)[0] for arrow in arrows for name in arrow[:2]}
+    in_order = sorted(heads, key=lambda head: (-(head.layer or 0), head.number or 0))
+    rows = [list(map(str, same)) for _, same in groupby(in_order, lambda head: head.layer)]
     return {"arrows": arrows, "rows": rows, "lines": shown}

@@ -11,7 +11,7 @@ from circuitkit.ablation import run
 from circuitkit.bridge import Model, only_permanent_hooks
 from circuitkit.effects import random_controls
 from circuitkit.names import Side, parse
-from circuitkit.parts import head_names, norm_before, step_of
+from circuitkit.parts import head_names, heads_before, norm_before, step_of
 from circuitkit.reading import heads_of
 from circuitkit.reports.lines import Behaviour, Line
 from circuitkit.reports.logits import Unembedding
@@ -66,42 +66,36 @@ class Reader:
         weights: dict[str, Float[Tensor, "row dst src"]],
         name: str,
     ) -> None:
-        model = unembedding.done.model
-        self.weights = weights
+        done, (head,) = unembedding.done, parse(name)
+        done.recording.require_additive()
         self.unembedding = unembedding
+        self.weights = weights
         self.name = name
-        unembedding.done.recording.require_additive()
-        self.step = step_of(model, parse(name)[0])
-        self.head = heads_of(model, name).to(unembedding.W.dtype)
-        self.norm = norm_before(model, parse(name)[0])
-        self.stream = unembedding.done.stream(name)
-        self.last: tuple[Stream, Stream] | None = None
+        self.step = step_of(done.model, head)
+        self.head = heads_of(done.model, name).to(unembedding.W.dtype)
+        self.norm = norm_before(done.model, head)
+        self.stream = done.stream(name)
         read = self.without(torch.zeros_like(self.stream))
-        self.query = self.input("Q", read)
-        self.key = self.input("K", read)
+        self.inputs = {"Q": self.input("Q", read), "K": self.input("K", read)}
         self.raised = self.most_raised(read)
-        found = self.behaviours(self.query, self.key)
+        found = self.behaviours(self.inputs, ALL)
         self.whole = {kind: value for kind, value in found.items() if value >= LEAST[kind]}
 
     def without(self, missing: Stream) -> Stream:
         """Return what the head reads, behind the norm, if something is missing in the stream."""
-        # the queries and the keys miss the same, one after the other
-        if self.last is None or self.last[0] is not missing:
-            read = self.stream - missing
-            if self.norm is not None:
-                with only_permanent_hooks(self.norm):
-                    read = self.norm(read)
-            self.last = missing, read
-        return self.last[1]
+        if self.norm is None:
+            return self.stream - missing
+        with only_permanent_hooks(self.norm):
+            return self.norm(self.stream - missing)
 
     def input(self, side: Side, read: Stream) -> Float[Tensor, "row pos d_head"]:
         """Return the queries, keys or values that the head computes from what it reads."""
         # weights in half precision are used in full precision
         return self.head.side(side, read.to(self.unembedding.W))[:, 0]
 
-    def behaviours(self, query: Tensor, key: Tensor, rows: slice = ALL) -> dict[str, float]:
-        """Return each behaviour of the pattern above its control, as far as some rows count."""
-        pattern = self.head.pattern_of(query, key)
+    def behaviours(self, inputs: dict[str, Tensor], rows: slice) -> dict[str, float]:
+        """Return each behaviour of the pattern on some rows above its control, as far as these count."""
+        pattern = self.head.pattern_of(inputs["Q"], inputs["K"])
         return {
             kind: float((pattern * weight[rows]).sum()) for kind, weight in self.weights.items()
         }
@@ -117,33 +111,29 @@ class Reader:
         logits = self.unembedding.logits(self.name, self.input("V", read))
         return self.unembedding.ids[logits.argmax(-1)]
 
-    def lost(self, side: Side, missing: Stream, source: Tensor) -> dict[str, float]:
-        """Return which share of each behaviour is lost if one input misses something.
+    def lost(self, side: Side, read: Stream, source: Tensor) -> dict[str, float]:
+        """Return which share of each behaviour is lost if one input reads something else.
 
         Parameters
         ----------
         side : the input
-        missing : what is taken out of the stream
+        read : what it reads, see `without`
         source : the tokens to which the earlier head attends `[row, pos]`, -1 where this is the
             position itself. For values, the behaviour is that the head raises these tokens most, as
             a share of all positions
         """
         if side == "V":
             before = share_equal(self.raised, source)
-            after = share_equal(self.most_raised(self.without(missing)), source)
+            after = share_equal(self.most_raised(read), source)
             return {Behaviour.COPYING: float(before - after)}
-        return self.pattern_lost(side, missing)
+        return self.pattern_lost(side, read, ALL)
 
-    def pattern_lost(self, side: Side, missing: Stream, rows: slice = ALL) -> dict[str, float]:
+    def pattern_lost(self, side: Side, read: Stream, rows: slice) -> dict[str, float]:
         """Return which share of each behaviour of the pattern is lost, on some rows."""
-        read = self.without(missing)[rows]
-        query, key = self.query[rows], self.key[rows]
-        whole = self.behaviours(query, key, rows)
-        if side == "Q":
-            query = self.input("Q", read)
-        else:
-            key = self.input("K", read)
-        left = self.behaviours(query, key, rows)
+        inputs = {kind: values[rows] for kind, values in self.inputs.items()}
+        whole = self.behaviours(inputs, rows)
+        inputs[side] = self.input(side, read[rows])
+        left = self.behaviours(inputs, rows)
         return {kind: 1 - left[kind] / whole[kind] for kind in self.whole}
 
     def sides(self, source: Tensor) -> list[Side]:
@@ -203,41 +193,35 @@ def cut_wires(
     generator = torch.Generator().manual_seed(0)
     for name, kinds in kinds_of.items():
         reader = Reader(unembedding, {kind: weights[kind] for kind in kinds}, name)
+        before = heads_before(model, parse(name)[0])
         alone = []
-        before = heads_before(model, name)
         for earlier in before:
             source = attended_elsewhere(rows.tokens, done.pattern(earlier))
-            sides = reader.sides(source)
-            written = reader.written(earlier)
-            for side in sides:
-                wire = f"{earlier}->{name}.{side}"
-                alone += cut_wire(reader, wire, side, written, source, generator)
+            alone += cut_wires_from(reader, earlier, source, generator)
         yield from alone
         for heads in alike.values():
             group = [head for head in heads if head in before][:MOST_ALIKE]
-            for side in ("Q", "K"):
-                if len(group) > 1 and reader.whole:
-                    yield from cut_group(reader, group, side, alone, generator)
+            if len(group) > 1 and reader.whole:
+                yield from cut_group(reader, group, "Q", alone, generator)
+                yield from cut_group(reader, group, "K", alone, generator)
 
 
-def cut_wire(
-    reader: Reader,
-    wire: str,
-    side: Side,
-    written: Stream,
-    source: Tensor,
-    generator: torch.Generator,
+def cut_wires_from(
+    reader: Reader, earlier: str, source: Tensor, generator: torch.Generator
 ) -> Iterator[Line]:
-    """Cut one wire, and take out random directions if this loses at least the floor."""
-    by_cut = reader.lost(side, written, source)
-    controls = []
-    if max(by_cut.values()) >= LEAST["wire"]:
-        for _ in range(N_CONTROLS):
-            direction = turned(written, generator)
-            controls.append(reader.lost(side, direction, source))
-    for kind, lost in by_cut.items():
-        null = torch.tensor([control[kind] for control in controls])
-        yield wire_line(wire, kind, lost, null)
+    """Cut each wire from an earlier head, and take out random directions if it loses at least the floor."""
+    written = reader.written(earlier)
+    read = reader.without(written)
+    for side in reader.sides(source):
+        by_cut = reader.lost(side, read, source)
+        controls = []
+        if max(by_cut.values()) >= LEAST["wire"]:
+            for _ in range(N_CONTROLS):
+                without_direction = reader.without(turned(written, generator))
+                controls.append(reader.lost(side, without_direction, source))
+        for kind, lost in by_cut.items():
+            null = torch.tensor([control[kind] for control in controls])
+            yield wire_line(f"{earlier}->{reader.name}.{side}", kind, lost, null)
 
 
 def attended_elsewhere(
@@ -259,54 +243,43 @@ def cut_group(
     directions, with as many random heads of the same layers, and with what those of its wires lose
     in all that lose at least the floor on their own.
     """
+    model = reader.unembedding.done.model
     written = {head: reader.written(head) for head in heads}
+
+    def lost(kind: str, missing: Stream, rows: slice) -> float:
+        return reader.pattern_lost(side, reader.without(missing), rows)[kind]
+
     for kind in reader.whole:
-        group = smallest_group(reader, written, side, kind)
+        group = list(written)
+        least = max(KEPT * lost(kind, sum_of(written, group), FIND), LEAST["group wire"])
+        for head in reversed(heads):
+            rest = [other for other in group if other != head]
+            if rest and lost(kind, sum_of(written, rest), FIND) >= least:
+                group = rest
         if len(group) == 1:
             continue  # this wire has a line of its own
         total = sum_of(written, group)
-        lost = reader.pattern_lost(side, total, TEST)[kind]
+        by_cut = lost(kind, total, TEST)
         null = []
-        if lost >= LEAST["group wire"]:
+        if by_cut >= LEAST["group wire"]:
             missing = [turned(total, generator) for _ in range(N_CONTROLS)]
-            for others in random_controls(reader.unembedding.done.model, group, N_CONTROLS, 0):
+            for others in random_controls(model, group, N_CONTROLS, 0):
                 missing.append(sum_of({head: reader.written(head) for head in others}, others))
-            null = [reader.pattern_lost(side, some, TEST)[kind] for some in missing]
+            null = [lost(kind, some, TEST) for some in missing]
         names = {f"{head}->{reader.name}.{side}" for head in group}
         of_single_wires = sum(
             line.value
             for line in alone
             if line.name in names and line.text == kind and line.value >= LEAST["wire"]
         )
-        group.sort(key=head_names(reader.unembedding.done.model).index)
+        group.sort(key=head_names(model).index)
         name = f"{GROUP.join(group)}->{reader.name}.{side}"
-        yield wire_line(name, kind, lost, torch.tensor(null), "group wire", of_single_wires)
-
-
-def smallest_group(reader: Reader, written: dict[str, Stream], side: Side, kind: str) -> list[str]:
-    """Return the heads without which a cut of all of them would lose less."""
-
-    def lost(heads: list[str]) -> float:
-        return reader.pattern_lost(side, sum_of(written, heads), FIND)[kind]
-
-    group = list(written)
-    least = max(KEPT * lost(group), LEAST["group wire"])
-    for head in reversed(list(written)):
-        rest = [other for other in group if other != head]
-        if rest and lost(rest) >= least:
-            group = rest
-    return group
+        yield wire_line(name, kind, by_cut, torch.tensor(null), "group wire", of_single_wires)
 
 
 def sum_of(written: dict[str, Stream], heads: list[str]) -> Stream:
     """Return what some heads write together."""
     return torch.stack([written[head] for head in heads]).sum(0)
-
-
-def heads_before(model: Model, name: str) -> list[str]:
-    """Return the heads of earlier layers."""
-    step = step_of(model, parse(name)[0])
-    return [head for head in head_names(model) if step_of(model, parse(head)[0]) < step]
 
 
 def turned(vectors: Stream, generator: torch.Generator) -> Stream:

@@ -150,7 +150,7 @@ def test_a_cut_wire_is_what_run_computes_without_it():
     written = done.part("L0H1", before="L1H3")
     zero = ck.run(model, rows.tokens, without="L0H1->L1H3.K")
     without = rules.attention_score(zero.pattern("L1H3")[:, None], rows, "prefix matching")
-    lost = reader.lost("K", written, rows.tokens)["prefix matching"]
+    lost = reader.lost("K", reader.without(written), rows.tokens)["prefix matching"]
     assert lost == pytest.approx(1 - float(without.excess / score.excess), abs=1e-4)
 
 
@@ -519,7 +519,7 @@ def test_the_command_makes_the_same_page(of_one_layer, tmp_path, capsys):
 
 
 def test_a_prompt_that_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="this model reads 1 to 256"):
+    with pytest.raises(ValueError, match="this model reads at most 256"):
         ck.report("one-layer", prompt="the " * 300)
 
 
