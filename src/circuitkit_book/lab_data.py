@@ -1,4 +1,4 @@
-"""The data of the lab in the book's pages: its models, the rows over which it takes means, its settings."""
+"""The lab in the book's pages: its scripts, its models, the rows over which it takes means, its settings."""
 
 import base64
 import json
@@ -14,6 +14,28 @@ WITH_MLPS = "two-layer-mlp"
 # Of how many heads a neuron of its copies consists.
 HEADS_PER_NEURON = (1, 5)
 ROWS = 8  # of held-out text, over which the lab takes means
+
+SCRIPTS = (*bundle.SCRIPTS, "toy", "birth", "cradle", "day")
+"""The scripts of the pages: those of every lab; `toy`, the model of chapter 5 with two heads; `birth`, the model that is trained in
+the page, by `cradle`, with the engine; and `day`, the circuit of the day."""
+
+
+def script(name: str) -> str:
+    """One of the scripts."""
+    if name in bundle.SCRIPTS:
+        return bundle.script(name)
+    return cradle() if name == "cradle" else bundle.alone(f"{name}.js")
+
+
+def cradle() -> str:
+    """The text of a function, which only a worker reads as code; what it shares with the engine, it gets from there."""
+    ours, theirs = bundle.modules("birth_worker.js"), bundle.modules(bundle.SCRIPTS["engine"])
+    texts, _ = bundle.joined("birth_worker.js")
+    both = [path.read_text("utf-8") for path in ours if path in theirs]
+    known = bundle.NAME.findall(bundle.EXPORT.sub("", "\n".join(both)))
+    code = "\n".join(text for path, text in zip(ours, texts, strict=True) if path not in theirs)
+    given = f"const {{ {', '.join(known)} }} = parts;\n"
+    return bundle.delivered("cradle", f'(parts) => {{\n"use strict";\n{given}{code}}}')
 
 
 def text() -> dict:

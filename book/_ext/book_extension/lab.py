@@ -44,8 +44,8 @@ def write(app, error) -> None:
         return
     folder = Path(app.outdir) / "_static/lab"
     (folder / "models").mkdir(parents=True, exist_ok=True)
-    for name in bundle.SCRIPTS:
-        (folder / f"{name}.js").write_text(bundle.script(name), "utf-8")
+    for name in lab_data.SCRIPTS:
+        (folder / f"{name}.js").write_text(lab_data.script(name), "utf-8")
     (folder / "text.js").write_text(bundle.delivered("text", lab_data.text()), "utf-8")
     (folder / "births.js").write_text(bundle.delivered("births", lab_data.births()), "utf-8")
     for name in ("lab.css", "birth.css", "day.css"):

@@ -1,10 +1,8 @@
-"""The scripts of the lab, as a page loads them; `circuitkit_book.lab_data` has the data of the book's pages.
+"""The scripts of a page with a model; `circuitkit_book.lab_data` has those that only the book's pages load, and their data.
 
 The modules of this folder become classic scripts, because a page that is opened as a file may read no other file. A page loads
 `start.js`. When the lab starts, it loads `parts.js`, `lab.js` and `engine.js` (one after the other, so that none of them blocks
-the page), the tokenizer (`text.js`) and the weights (`models/NAME.js`), which are the bytes of the library's own files. `toy`, the
-model of chapter 5 with two heads, has its own script, and so has `birth`, the model that is trained in the page; `cradle` trains it, with the engine.
-`day` is the circuit of the day.
+the page), the tokenizer (`text.js`) and the weights (`models/NAME.js`), which are the bytes of the library's own files.
 """
 
 import base64
@@ -16,16 +14,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent
 # The module that each script is made for. `parts` is all that `lab.js` needs, and `lab` is `lab.js` alone.
-SCRIPTS = {
-    "start": "start.js",
-    "toy": "toy.js",
-    "birth": "birth.js",
-    "day": "day.js",
-    "parts": "lab.js",
-    "lab": "lab.js",
-    "engine": "worker.js",
-    "cradle": "birth_worker.js",
-}
+SCRIPTS = {"start": "start.js", "parts": "lab.js", "lab": "lab.js", "engine": "worker.js"}
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.M)
 EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const) )|^export \{[^}]*\};\n", re.M)
 COMMENT = re.compile(
@@ -35,7 +24,7 @@ COMMENT = re.compile(
 NAME = re.compile(r"^(?:async )?(?:function|class|const|let) ([\w$]+)", re.M)
 
 
-def modules(entry: str, folder: Path = SOURCES) -> list[Path]:
+def modules(entry: str) -> list[Path]:
     """A module and all that it imports, each after what it needs."""
     found: list[Path] = []
 
@@ -44,7 +33,7 @@ def modules(entry: str, folder: Path = SOURCES) -> list[Path]:
             raise ValueError(
                 f"the modules of the lab import each other in a circle: {' -> '.join((*above, name))}"
             )
-        path = folder / name
+        path = SOURCES / name
         if path not in found:
             for other in IMPORT.findall(path.read_text("utf-8")):
                 visit(other, (*above, name))
@@ -54,10 +43,10 @@ def modules(entry: str, folder: Path = SOURCES) -> list[Path]:
     return found
 
 
-def joined(entry: str, folder: Path = SOURCES) -> tuple[list[str], list[str]]:
+def joined(entry: str) -> tuple[list[str], list[str]]:
     """The modules for one scope, without imports and exports, and the names that they declare; a name declared by two is refused."""
     parts, names = [], {}
-    for path in modules(entry, folder):
+    for path in modules(entry):
         text = EXPORT.sub("", IMPORT.sub("", path.read_text("utf-8")))
         if left := re.search(r"^(?:import|export)\b.*", text, re.M):
             raise ValueError(f"{path.name}: {left[0]!r} is in a form that the build does not know")
@@ -68,30 +57,26 @@ def joined(entry: str, folder: Path = SOURCES) -> tuple[list[str], list[str]]:
     return parts, [name for name in names if names[name] != entry]
 
 
+def alone(entry: str) -> str:
+    """A script that holds a module and all that it imports."""
+    texts, _ = joined(entry)
+    return "(() => {\n" + '"use strict";\n' + "\n".join(texts) + "})();\n"
+
+
 def script(name: str) -> str:
     """One of the scripts."""
+    if name == "start":
+        return alone(SCRIPTS[name])
     texts, shared = joined(SCRIPTS[name])
-    if name == "parts":
-        texts = texts[:-1]
-    if name == "lab":
-        texts = texts[-1:]
     given = f"{{ {', '.join(shared)} }}"
-    code = '"use strict";\n' + f"const {given} = parts;\n" * (name == "lab") + "\n".join(texts)
-    if name in ("start", "toy", "birth", "day"):
-        return f"(() => {{\n{code}}})();\n"
-    # Texts of functions, which only a worker reads as code. What the cradle shares with the engine, it gets from there.
     if name == "engine":
+        # the text of a function, which only a worker reads as code
         code = "\n".join([*texts[:-1], f"if (parts) return {given};\n", texts[-1]])
         return delivered(name, f'(parts) => {{\n"use strict";\n{code}return Bench;\n}}')
-    if name == "cradle":
-        ours, theirs = modules(SCRIPTS[name]), modules(SCRIPTS["engine"])
-        both = [path.read_text("utf-8") for path in ours if path in theirs]
-        known = NAME.findall(EXPORT.sub("", "\n".join(both)))
-        code = "\n".join(text for path, text in zip(ours, texts, strict=True) if path not in theirs)
-        given = f"const {{ {', '.join(known)} }} = parts;\n"
-        return delivered(name, f'(parts) => {{\n"use strict";\n{given}{code}}}')
     if name == "parts":
+        code = '"use strict";\n' + "\n".join(texts[:-1])
         return f'circuitLab.deliver("parts", (() => {{\n{code}return {given};\n}})());\n'
+    code = f'"use strict";\nconst {given} = parts;\n{texts[-1]}'
     return f'circuitLab.deliver("lab", ((parts) => {{\n{code}return {{ open }};\n}}));\n'
 
 
