@@ -186,7 +186,7 @@ def require_tokenizer(model: "Model") -> None:
         )
 
 
-def to_token(model: "Model", answer: str | int) -> int:
+def to_token(model: "Model", answer: str | int | np.integer | Tensor) -> int:
     """The id of one token, given as an id or as its text.
 
     Parameters
@@ -213,6 +213,8 @@ def to_token(model: "Model", answer: str | int) -> int:
                 "one token; a leading space usually belongs to it."
             )
         return pieces[0]
+    if isinstance(answer, Tensor | np.integer):
+        answer = int(answer)
     if isinstance(answer, bool) or not isinstance(answer, int):
         raise TypeError(f"An answer is a token id or a string, not {shown(answer)}.")
     if not 0 <= answer < len(model.W_E):

@@ -257,7 +257,11 @@ def expand(model_run: Run, max_order: int) -> dict[str, Path]:
     for layer in range(n_layers):
         attention = FrozenAttention.of(model_run, layer)
         shorter = {name: path for name, path in paths.items() if path.order < max_order}
-        require_few(len(paths) + len(shorter) * len(attention.heads.names), shorter)
+        if len(paths) + len(shorter) * len(attention.heads.names) > MOST_PATHS:
+            raise ValueError(
+                f"There are more than {MOST_PATHS} paths, the most that are followed one by one. Write "
+                f"a smaller max_order, such as max_order={max(path.order for path in shorter.values())}."
+            )
         if shorter:
             paths.update(through_heads(shorter, attention))
         bias = bias + through_all_heads(bias, attention)
@@ -277,16 +281,6 @@ def expand(model_run: Run, max_order: int) -> dict[str, Path]:
     if max_order < n_layers:
         paths[REST] = Path(-1, whole - stream_of(paths.values()))
     return paths
-
-
-def require_few(n_paths: int, shorter: Mapping[str, Path]) -> None:
-    """Raise a `ValueError` if too many paths follow from the shorter ones."""
-    if n_paths > MOST_PATHS:
-        max_order = max(path.order for path in shorter.values())
-        raise ValueError(
-            f"There are more than {MOST_PATHS} paths, the most that are followed one by one. "
-            f"Write a smaller max_order, such as max_order={max_order}."
-        )
 
 
 def through_heads(

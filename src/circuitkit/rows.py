@@ -297,7 +297,7 @@ def answer_ids(model: "Model", rows: Rows, answer: Answer) -> Int[Tensor, "batch
             [answer] if isinstance(answer, str) or not isinstance(answer, Sequence) else answer
         )
         try:
-            ids = torch.tensor([to_token(model, one_answer(one)) for one in answers])
+            ids = torch.tensor([to_token(model, one) for one in answers])
         except ValueError as problem:
             raise ValueError(
                 f"{problem} An answer is the id or the text of one token, and versus can be "
@@ -311,11 +311,6 @@ def answer_ids(model: "Model", rows: Rows, answer: Answer) -> Int[Tensor, "batch
             "each text, or an id for each position."
         )
     return ids.expand(rows.tokens.shape)
-
-
-def one_answer(answer: Any) -> Any:
-    """A string, or an id as a number of Python."""
-    return int(answer) if isinstance(answer, Tensor | np.integer) else answer
 
 
 # Rows in which a span repeats

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from circuitkit.bridge import Model
 from circuitkit.checks import checked, require_bridge
-from circuitkit.names import parse
+from circuitkit.reading import attention_layers
 from circuitkit.reports import measures, rules
 from circuitkit.reports.comparison import compared, require_same_heads
 from circuitkit.reports.lines import Behaviour, Line, Results
@@ -199,14 +199,13 @@ def subject_of(model: str | Path | Model, prompt: str | None) -> Subject:
     subject = Subject(name_or_model, (), os.urandom(8).hex())
     bridge = subject.load()
     require_bridge(bridge)
-    return Subject(name_or_model, tuple(prompt_ids(bridge, prompt)), subject.call)
+    return replace(subject, prompt=tuple(prompt_ids(bridge, prompt)))
 
 
 def first_jobs(subject: Subject) -> Jobs:
     """Return the parts that need nothing but the model, quick ones first."""
     model = subject.load()
-    heads = [parse(name)[0] for name in measures.head_names(model)]
-    layers = sorted({head.layer for head in heads if head.layer is not None})
+    layers = attention_layers(model)
     jobs: Jobs = {"next token": (measures.next_token,), "repeats": (measures.repeats,)}
     if layers:
         jobs["behaviour"] = (measures.behaviour,)
