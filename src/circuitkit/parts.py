@@ -501,20 +501,19 @@ class Recording:
         """The dot products of a direction with the shares of all neurons of a layer.
 
         The outputs of the heads are never computed, because they would take too much memory.
-        Instead the direction is taken back through the norms.
+        Instead the direction is taken back through the norms. Of an MLP that is not converted, the
+        bias that it adds to its neurons follows.
         """
         neurons = neurons_of(self.model, layer)
-        direction = self.behind_mlp(layer, direction, reading_step)
-        written = direction @ neurons.W_out.T
-        written = written.repeat_interleave(len(neurons.terms), -1)  # [batch, pos, head]
-        products = (self.neurons_z(layer) * written).unbind(-1)
-        names = map(str, neurons_in(self.model, layer))
-        return dict(zip(names, products, strict=True))
-
-    def behind_mlp(self, layer: int, direction: Stream, reading_step: int) -> Stream:
-        """A direction of a later stream, taken back through the norms to what an MLP writes."""
         for norm in reversed(self.norms_behind(Name("MLP", layer), reading_step)):
             frozen = self.frozen(norm)
             folded = frozen.fold(direction[..., None])[..., 0]
             direction = (folded / frozen.scale).to(direction.dtype)
-        return direction
+        written = direction @ neurons.W_out.T
+        written = written.repeat_interleave(len(neurons.terms), -1)  # [batch, pos, head]
+        products = (self.neurons_z(layer) * written).unbind(-1)
+        names = map(str, neurons_in(self.model, layer))
+        result = dict(zip(names, products, strict=True))
+        if converted_neurons(self.model, layer) is None and neurons.b_out is not None:
+            result[str(Name("MLP bias", layer))] = direction @ neurons.b_out
+        return result

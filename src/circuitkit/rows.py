@@ -31,6 +31,8 @@ from circuitkit.checks import (
     to_token,
 )
 
+Tokens = Int[Tensor, "batch pos"]
+
 # Texts as rows of token ids
 
 
@@ -48,11 +50,11 @@ class Rows:
     Source: this book.
     """
 
-    tokens: Int[Tensor, "batch pos"]
+    tokens: Tokens
     lengths: Int[Tensor, " batch"]
 
     @classmethod
-    def of(cls, texts: Sequence[Int[Tensor, " pos"]] | Int[Tensor, "batch pos"]) -> "Rows":
+    def of(cls, texts: Sequence[Int[Tensor, " pos"]] | Tokens) -> "Rows":
         """Rows in which every id that is given is text; what follows a shorter text has the id 0."""
         rows = list(texts)
         lengths = torch.tensor([len(row) for row in rows], device=rows[0].device)
@@ -161,7 +163,7 @@ def read_rows(model: "Model", text: "Text") -> Rows:
     return on_device_of(model, Rows.of(rows))
 
 
-def to_ids(tokens: Any) -> Int[Tensor, "batch pos"]:
+def to_ids(tokens: Any) -> Tokens:
     """Token ids with a batch axis; a `TypeError` for anything else."""
     is_ids = isinstance(tokens, Tensor) and tokens.dtype in (torch.int64, torch.int32)
     if not is_ids or tokens.ndim not in (1, 2):
@@ -258,7 +260,7 @@ def on_device_of(model: "Model", rows: Rows) -> Rows:
     return Rows(rows.tokens.to(device), rows.lengths.to(device))
 
 
-def to_tokens(model: "Model", text: "Text") -> Int[Tensor, "batch pos"]:
+def to_tokens(model: "Model", text: "Text") -> Tokens:
     """Token ids `[batch, pos]` for a tool that needs texts of one length.
 
     Parameters
@@ -288,7 +290,7 @@ Answer = int | np.integer | str | Sequence[int | str] | Int[Tensor, "..."]
 """The id or the text of a token; or one for each text; or token ids `[batch, pos]`."""
 
 
-def answer_ids(model: "Model", rows: Rows, answer: Answer) -> Int[Tensor, "batch pos"]:
+def answer_ids(model: "Model", rows: Rows, answer: Answer) -> Tokens:
     """The token whose logit is taken at each position."""
     if isinstance(answer, Tensor) and answer.ndim > 0:
         ids = on_device_of(model, Rows.of(to_ids(answer))).tokens
@@ -330,7 +332,7 @@ class Repeated(NamedTuple):
     Source: see `repeated_tokens`.
     """
 
-    tokens: Int[Tensor, "batch pos"]
+    tokens: Tokens
     period: int
     start: int
 
@@ -440,7 +442,7 @@ def default_rows(model: "Model", *, period: int = 64, batch: int = 8) -> Repeate
 
 
 @checked
-def earlier_occurrences(tokens: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch dst src"]:
+def earlier_occurrences(tokens: Tokens) -> Bool[Tensor, "batch dst src"]:
     """Mark the earlier positions that hold the same token as the destination.
 
     Parameters
@@ -460,7 +462,7 @@ def earlier_occurrences(tokens: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch
 
 
 @checked
-def after_occurrences(tokens: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch dst src"]:
+def after_occurrences(tokens: Tokens) -> Bool[Tensor, "batch dst src"]:
     """Mark the positions after earlier occurrences of the destination's token.
 
     An induction head attends to these positions.
@@ -482,7 +484,7 @@ def after_occurrences(tokens: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch d
 
 
 def token_losses(
-    logits: Float[Tensor, "batch pos d_vocab"], tokens: Int[Tensor, "batch pos"]
+    logits: Float[Tensor, "batch pos d_vocab"], tokens: Tokens
 ) -> Float[Tensor, "batch next"]:
     """Compute the loss of predicting each next token, in nats.
 

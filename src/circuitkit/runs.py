@@ -17,13 +17,11 @@ from circuitkit.checks import checked, require_finite, shown
 from circuitkit.cuts import Cuts
 from circuitkit.first_use import require_norms_before_layers
 from circuitkit.names import Name, parse
-from circuitkit.parts import Recording, norm_before, parts_of, require_part, step_of
+from circuitkit.parts import Recording, Stream, norm_before, parts_of, require_part, step_of
 from circuitkit.reading import neurons_of
-from circuitkit.rows import Rows
+from circuitkit.rows import Rows, Tokens
 
 __all__ = ["Run"]
-
-Tokens = Int[Tensor, "batch pos"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -166,7 +164,7 @@ class Run:
                 values[name] = recording.values[str(point.name)]
         return ActivationCache(values, self.model)
 
-    def part(self, name: str, before: str = "unembed") -> Float[Tensor, "batch pos d_model"]:
+    def part(self, name: str, before: str = "unembed") -> Stream:
         """What a part has left in the stream that another part reads, by default the last stream.
 
         Norms behind the part are taken with the divisor that they had in this run.
@@ -193,9 +191,7 @@ class Run:
         with self.as_it_ran():
             return self.rows.blank(self.recording.share(part, step))
 
-    def parts(
-        self, before: str = "unembed", neurons: bool = False
-    ) -> dict[str, Float[Tensor, "batch pos d_model"]]:
+    def parts(self, before: str = "unembed", neurons: bool = False) -> dict[str, Stream]:
         """Every part's share of a stream, in the order of the model; they add up to the stream.
 
         They add up to the stream before cuts into its reader. So after a run without
@@ -223,7 +219,7 @@ class Run:
     @checked
     def contributions(
         self,
-        direction: Float[Tensor, " d_model"] | Float[Tensor, "batch pos d_model"],
+        direction: Float[Tensor, " d_model"] | Stream,
         before: str = "unembed",
         neurons: bool = False,
     ) -> dict[str, Float[Tensor, "batch pos"]]:
@@ -255,13 +251,8 @@ class Run:
         result = {}
         with self.as_it_ran():
             for name in names:
-                if (
-                    neurons
-                    and name.kind == "MLP"
-                    and neurons_of(self.model, name.layer) is not None
-                ):
-                    result |= self.contributions_in_mlp(name, direction, step)
-                elif name.kind != "N":
+                is_mlp = name.kind == "MLP" and neurons_of(self.model, name.layer) is not None
+                if name.kind != "N" and not (neurons and is_mlp):
                     share = (self.recording.share(name, step) * direction).sum(-1)
                     # where norms close layers, the bias of such a norm comes on top of the MLP's own
                     result[str(name)] = result.get(str(name), 0) + share
@@ -269,19 +260,7 @@ class Run:
                     result |= self.recording.neuron_contributions(name.layer or 0, direction, step)
         return {name: self.rows.blank(share) for name, share in result.items()}
 
-    def contributions_in_mlp(
-        self, mlp: Name, direction: Float[Tensor, "batch pos d_model"], step: int
-    ) -> dict[str, Float[Tensor, "batch pos"]]:
-        """The contributions of the neurons of an MLP, and of the bias that it adds to them."""
-        layer = mlp.layer or 0
-        result = self.recording.neuron_contributions(layer, direction, step)
-        b_out = neurons_of(self.model, layer).b_out
-        if b_out is not None:
-            direction = self.recording.behind_mlp(layer, direction, step)
-            result[str(Name("MLP bias", layer))] = direction @ b_out
-        return result
-
-    def stream(self, name: str = "unembed") -> Float[Tensor, "batch pos d_model"]:
+    def stream(self, name: str = "unembed") -> Stream:
         """The stream that a part reads, before the norm in front of it.
 
         Cuts into a head, an MLP or a neuron do not show here; cuts into the unembedding do.
@@ -297,7 +276,7 @@ class Run:
         stream = self.recording.stream(find_reader(self.model, name))
         return self.rows.blank(stream.reshape(*self.tokens.shape, -1).clone())
 
-    def read(self, name: str = "unembed") -> Float[Tensor, "batch pos d_model"]:
+    def read(self, name: str = "unembed") -> Stream:
         """What a part multiplies its weights with: the stream behind the norm in front of it.
 
         Cuts into a head, an MLP or a neuron do not show here; cuts into the unembedding do.

@@ -55,6 +55,9 @@ STUDENT = 2.13
 """The mean of 16 rows lies within so many standard errors in 95 of 100 cases."""
 
 
+Pairs = Bool[Tensor, "row dst src"]
+"""Pairs of a destination and a source that are marked."""
+
 # Random rows
 
 
@@ -68,7 +71,7 @@ class RandomRows(NamedTuple):
     """
 
     tokens: Int[Tensor, "row pos"]
-    marked: dict[str, Bool[Tensor, "row dst src"]]
+    marked: dict[str, Pairs]
 
 
 def random_rows(model: Model, *, few_tokens: bool = False) -> RandomRows:
@@ -119,9 +122,7 @@ def periods_in(n_pos: int) -> list[int]:
     return torch.linspace(shortest, longest, n_rows).int().tolist()
 
 
-def marked_pairs(
-    start: int, n_pos: int, periods: list[int]
-) -> dict[str, Bool[Tensor, "row dst src"]]:
+def marked_pairs(start: int, n_pos: int, periods: list[int]) -> dict[str, Pairs]:
     """Return the pairs of each behaviour in rows that repeat with these periods from `start` on."""
     position = torch.arange(start + n_pos)
     distance = position[:, None] - position  # [dst, src]
@@ -142,9 +143,7 @@ def marked_pairs(
     return {kind: torch.stack([pairs[kind] for pairs in by_row]) for kind in ATTENTION}
 
 
-def shuffled(
-    kind: str, marked: Bool[Tensor, "row dst src"]
-) -> Iterator[Bool[Tensor, "row dst src"]]:
+def shuffled(kind: str, marked: Pairs) -> Iterator[Pairs]:
     """Give pairs for the control: those of other rows, or one random source for each destination."""
     generator = torch.Generator().manual_seed(1)
     for shift in range(1, len(marked)):
@@ -154,9 +153,7 @@ def shuffled(
             yield with_random_sources(marked, generator)
 
 
-def with_random_sources(
-    marked: Bool[Tensor, "row dst src"], generator: torch.Generator
-) -> Bool[Tensor, "row dst src"]:
+def with_random_sources(marked: Pairs, generator: torch.Generator) -> Pairs:
     """Give every destination one random source that is not after it."""
     chance = torch.rand(marked.shape, generator=generator).tril()
     source = chance.argmax(-1, keepdim=True)
@@ -191,7 +188,7 @@ def attention_score(
 
 
 def attention_to(
-    pattern: Float[Tensor, "row head dst src"], marked: Bool[Tensor, "row dst src"]
+    pattern: Float[Tensor, "row head dst src"], marked: Pairs
 ) -> Float[Tensor, "row head"]:
     """Return the mean attention to marked pairs, by row."""
     total = torch.einsum("rhds,rds->rh", pattern, marked.to(pattern))
@@ -208,7 +205,7 @@ def excess_weights(rows: RandomRows, kind: str) -> Float[Tensor, "row dst src"]:
     return excess / len(marked)
 
 
-def equal_weights(marked: Bool[Tensor, "row dst src"]) -> Float[Tensor, "row dst src"]:
+def equal_weights(marked: Pairs) -> Float[Tensor, "row dst src"]:
     """Give all marked pairs of a row the same weight, with sum 1."""
     return marked / marked.sum((1, 2), keepdim=True)
 
