@@ -20,6 +20,7 @@ def stored_study(
         "trained",
         "pairs",
         "neurons_text",
+        "neurons_bag",
         "neurons_planted",
     ],
 ) -> "tuple[pd.DataFrame, dict[str, Any]]":
@@ -30,8 +31,9 @@ def stored_study(
     name : `"minilm"`, a sentence encoder, or `"smollm2"` and `"whisper"`, decoders, with a row for
         each number of heads per neuron; `"trained"`, small decoders trained with an MLP or
         something in its place; `"pairs"`, attention heads with the wires of some neurons cut;
-        `"neurons_text"`, neurons predicted by weights and by a lookup; `"neurons_planted"`, the rank
-        of neurons whose job is known
+        `"neurons_text"`, neurons predicted by weights and by a lookup; `"neurons_bag"`, the same
+        neurons, predicted by a bag of earlier tokens; `"neurons_planted"`, the rank of neurons whose
+        job is known
 
     Returns
     -------

@@ -242,13 +242,14 @@ def line_of(found: dict, bags: Tensor, null: Tensor, index: int, n_middle: int) 
 
 
 def summary_of(lines: list[dict]) -> dict:
-    """Means over the neurons of a sample, with intervals for the three differences."""
+    """Means over the neurons of a sample, with intervals for their differences."""
     table = {name: torch.tensor([line[name] for line in lines]) for name in lines[0]}
     bag, terms = table["lookup, bag"], table["lookup, terms"]
     found = {name: round(float(value.mean()), 3) for name, value in table.items()}
     for name, value in {
         "terms beyond the bag": table["lookup, bag, terms"] - bag,
         "terms minus bag": terms - bag,
+        "terms beyond the lookup": terms - table["lookup"],
         "bag beyond the lookup": bag - table["lookup"],
         "null of the terms": table["lookup, bag, terms of another"] - bag,
         "null of the bag": table["lookup, bag of another row"] - table["lookup"],
