@@ -1,11 +1,13 @@
 """Why do gated blocks not rejoin halved heads on planted rules?
 
-python -m studies.rejoined_rules
+python -m studies.rejoined_rules [rows]
 
-Addition L of the plan `sharing_in_text.md`, on the model of dose 60 of `planted_rules.py`. Writes `planted_control.csv`: one row a draw of rows for the unchanged layer, and one
-row a block that starts from halves of each head. Finished blocks are kept in `/tmp`. About six minutes of one core.
+Additions L and M of the plan `sharing_in_text.md`, on the model of dose 60 of `planted_rules.py`. Writes `planted_control.csv`: one row a draw of rows for the unchanged layer, and one
+row a block that starts from halves of each head. `rows`: writes `planted_rows.csv` instead, in which rules are judged row by row and by the position of the key.
+Finished blocks are kept in `/tmp`. About ten minutes of one core, and four for `rows`.
 """
 
+import sys
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -98,8 +100,110 @@ def again(seed: int) -> dict:
     return row | {"one_head": int((after["alone"] & before["alone"]).sum())}
 
 
+# Row by row
+
+EARLY, LATE, N_EACH = 15, 24, 60
+"""Keys up to `EARLY` and behind `LATE`; rows of each rule."""
+
+
+@kept
+def study_block(start: str, alpha: float, seed: int) -> rules.Weights:
+    """A block of the additions D (from silent heads) and G (from halves)."""
+    torch.set_num_threads(1)
+    base = rules.target(DOSE)[0]
+    w = rules.starting_block(base, seed, halves=start == "halves")
+    return rules.trained_block(base, rules.rules_of(DOSE), alpha, w, seed)
+
+
+@torch.no_grad()
+def on_rows(w: rules.Weights):
+    """For each rule and row: which heads carry the rule in this row, the effects of the heads, and the position of the key."""
+    base, planted, (_, rows) = rules.target(DOSE)[0], rules.rules_of(DOSE), rules.split_rows()
+    generator = torch.Generator().manual_seed(47)
+    each = planted.repeat_interleave(N_EACH, 0)
+    chosen = rows[torch.randint(len(rows), (len(each),), generator=generator)]
+    tokens, key, query = rules.plant(chosen, each, generator)
+    parts = [
+        rules.edges(w, base, *part)
+        for part in zip(*(p.split(100) for p in (tokens, key, query, each)), strict=True)
+    ]
+    _, carried, effects, _ = (torch.cat(part) for part in zip(*parts, strict=True))
+    shape = (len(planted), N_EACH)
+    return carried.view(*shape, -1), effects.view(*shape, -1), key.view(shape)
+
+
+def often(carried: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+    """The rules that one head carries in at least 90% of some rows `[rule, row]`."""
+    counts = (carried & where[..., None]).sum(1)
+    return (counts >= 0.9 * where.sum(1, keepdim=True)).any(-1)
+
+
+def guessed(which: torch.Tensor, groups: torch.Tensor) -> float:
+    """How often the commonest half of a group in the first half of the rows is right in the other half; `[rule, row]`."""
+    middle = which.shape[1] // 2
+    n = int(groups.max()) + 1
+    known, asked = groups[:, :middle].flatten(), groups[:, middle:].flatten()
+    of_second = torch.zeros(n).index_add(0, known, which[:, :middle].flatten().float())
+    most = of_second > 0.5 * known.bincount(minlength=n)
+    return float((most[asked] == which[:, middle:].flatten()).double().mean())
+
+
+def row_by_row(start: str, alpha: float | None, seed: int, w: rules.Weights) -> dict:
+    """Rules of the layer that a head, or in each row some head, carries; and what tells which of two halves is open."""
+    base, planted = rules.target(DOSE)[0], rules.rules_of(DOSE)
+    layer = rules.judge(base, base, planted)
+    alone, learned = layer["alone"], layer["learned"]
+    carried, effects, key = on_rows(w)
+    some = carried.any(-1).double().mean(1) >= 0.9
+    row = {"start": start, "alpha": alpha, "seed": seed}
+    row |= {"of": int(alone.sum()), "learned": int(learned.sum())}
+    whole = torch.ones_like(key, dtype=torch.bool)
+    for name, where in (("one_head", whole), ("early", key <= EARLY), ("late", key > LATE)):
+        row[name] = int((often(carried, where) & alone).sum())
+    row |= {"some_head": int((some & alone).sum())}
+    row |= {"some_of_learned": int((some & learned).sum())}
+    if start != "halves":
+        return row
+    carrier = layer["carriers"][alone].double().argmax(1)
+    index = torch.arange(len(carrier))
+    sizes = effects[alone].unflatten(-1, (2, -1))[index, :, :, carrier].abs()
+    row["one_half"] = float((sizes.amax(-1) >= 0.9 * sizes.sum(-1)).double().mean())
+    # heads whose halves both work somewhere
+    which = sizes.argmax(-1)
+    divided = torch.zeros(layer["carriers"].shape[1], dtype=torch.bool)
+    for head in carrier.unique().tolist():
+        share = which[carrier == head].double().mean()
+        divided[head] = 0.1 < share < 0.9
+    of_divided = divided[carrier]
+    row["divided"] = int(of_divided.sum())
+    if not of_divided.any():
+        return row
+    which, heads = which[of_divided], carrier[of_divided][:, None].expand(-1, N_EACH)
+    place = key[alone][of_divided] // 4
+    source, target = (planted[alone][of_divided][:, c, None].expand(-1, N_EACH) for c in (0, 1))
+    row["by_head"] = guessed(which, heads)
+    row["by_key_position"] = guessed(which, 100 * heads + place)
+    row["by_source"] = guessed(which, 2048 * heads + source)
+    return row | {"by_destination": guessed(which, 2048 * heads + target)}
+
+
+def write_rows() -> None:
+    base = rules.target(DOSE)[0]
+    found = [row_by_row("layer", None, 0, base)]
+    found += [row_by_row("halves", None, 0, rules.starting_block(base, 0, halves=True))]
+    jobs = [(start, alpha, seed) for start in ("halves", "silent") for alpha, seed in rules.ARMS]
+    for job in tqdm(jobs):
+        found.append(row_by_row(*job, study_block(*job)))
+        table = pd.DataFrame(found).round(4)
+        table.to_csv(rules.DATA / "planted_rows.csv", index=False, lineterminator="\n")
+    print(table.T.to_string())
+
+
 def main() -> None:
     torch.set_num_threads(1)
+    if "rows" in sys.argv:
+        write_rows()
+        return
     rows = [again(seed) for seed in (17, 27, 37)]
     start = rules.starting_block(rules.target(DOSE)[0], 0, halves=True)
     rows.append(judged("halves", 0, start))
