@@ -313,13 +313,11 @@ def effect(
 
 def random_controls(model: Model, names: Sequence[str], draws: int, seed: int) -> list[list[str]]:
     """Different sets of names like the given ones; in a set, no name comes twice."""
-    pools = [candidates(model, name) for name in names]
-    without_given = [[name for name in pool if name not in names] for pool in pools]
-    # where the given names leave too few others, a control may hold some of them, but never all
-    pools = [
-        rest if len(rest) >= pools.count(pool) else pool
-        for pool, rest in zip(pools, without_given, strict=True)
-    ]
+    alike, pools = [candidates(model, name) for name in names], []
+    for pool in alike:
+        rest = [name for name in pool if name not in names]
+        # where the given names leave too few others, a control may hold some of them, but never all
+        pools.append(rest if len(rest) >= alike.count(pool) else pool)
     generator = torch.Generator().manual_seed(seed)
     sets = {frozenset(names): list(names)}
     wanted = min(draws, how_many_controls(names, pools))

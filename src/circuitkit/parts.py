@@ -148,10 +148,8 @@ def require_part(model: Model, name: Name) -> None:
         neurons = neurons_of(model, layer)
         counts = (0, 0) if neurons is None else (len(neurons.W_out), len(neurons.terms))
         exists = (part.number or 0) < counts[0] and (part.term or 0) < counts[1]
-    elif part.kind == "MLP bias":
-        exists = part in layer_names(model, layer)
     else:
-        exists = part in layer_names(model, layer, by_neuron=False)
+        exists = part in layer_names(model, layer, by_neuron=part.kind == "MLP bias")
     if not exists:
         raise unknown("part", str(part), [*part_names(model), "unembed"])
 

@@ -17,6 +17,7 @@ from transformer_lens.hook_points import HookPoint
 from circuitkit.checks import checked, require_at_least, require_finite, shown
 from circuitkit.conversion.activations import HeadSum, gate_sum, head_sum
 from circuitkit.heads import Heads
+from circuitkit.parts import neuron_names
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -66,11 +67,8 @@ class Neurons:
     @property
     def names(self) -> tuple[str, ...]:
         """`"L1N3"`, or `"L1N3.0"`, `"L1N3.1"`, ... where a neuron has several heads."""
-        k = len(self.terms)
-        ends = [f".{i}" for i in range(k)] if k > 1 else [""]
-        return tuple(
-            f"L{self.layer}N{neuron}{end}" for neuron in range(self.W_in.shape[1]) for end in ends
-        )
+        names = neuron_names(self.layer, range(self.W_in.shape[1]), len(self.terms))
+        return tuple(map(str, names))
 
     def __call__(
         self, x: Float[Tensor, "*batch pos d_model"]
