@@ -261,7 +261,7 @@ class LayerSeen:
         return part in submodules(self.model.blocks[self.layer])
 
     def steps(self) -> list[tuple[list[str], Any, Any, Any]]:
-        """Of each step: what writes, what it writes, what the stream gains, and the stream behind.
+        """Of each step: what writes, what it writes, what the stream gains, and how large the stream is.
 
         The last three are None where transformer-lens does not show one of them.
         """
@@ -271,7 +271,9 @@ class LayerSeen:
             if not parts or any(value is None for value in values):
                 steps.append((parts, None, None, None))
             else:
-                steps.append((parts, sum(values[2:]), after - before, after))
+                # a layer may cancel what is large before it
+                size = torch.maximum(before.abs(), after.abs())
+                steps.append((parts, sum(values[2:]), after - before, size))
         return steps
 
     def streams(self) -> list[tuple[Any, Any, list[str]]]:
@@ -299,10 +301,10 @@ class LayerSeen:
             middle = None if middle is None else middle.view_as(self.begin)
             if middle is not None and not is_close(middle, self.begin, self.begin):
                 return "its MLP reads what its attention wrote, and model.cfg.parallel_attn_mlp is True"
-        for parts, written, gained, after in self.steps():
+        for parts, written, gained, size in self.steps():
             if written is None:
                 return f"transformer-lens does not show what its {' and '.join(parts) or 'block'} writes"
-            if not is_close(written, gained, after):
+            if not is_close(written, gained, size):
                 return f"what its {' and '.join(parts)} writes is not what the stream gains"
         return ""
 
@@ -437,8 +439,8 @@ def measured_factors(
     embedding, gained, first = start
     factors = {"embed": factor_between(model, embedding, gained, first)}
     for layer in range(len(model.blocks)):
-        for parts, written, gained, after in LayerSeen(model, layer, seen).steps():
-            factor = factor_between(model, written, gained, after)
+        for parts, written, gained, size in LayerSeen(model, layer, seen).steps():
+            factor = factor_between(model, written, gained, size)
             factors.update({f"L{layer} {part}": factor for part in parts})
     read = seen.get("ln_final.hook_out", seen.get("unembed.hook_in"))
     product = None

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from circuitkit.bridge import Model, final_hook, has_folded_weights, norms_close_layers, submodules
+from circuitkit.comparison import LayerSeen
 from circuitkit.first_use import require_additive_layers
 from circuitkit.names import Name, parse, unknown
 from circuitkit.norms import FrozenNorm
@@ -296,24 +297,16 @@ class Recording:
             require_additive_layers(self.model)
         if norms_close_layers(self.model):
             return
-        for layer, block in enumerate(self.model.blocks):
-            stream = self[f"blocks.{layer}.hook_in"]
-            total, size = stream, stream.abs().max()
-            for part, norm, hook in (
-                ("attn", "ln1_post", "attn.o.hook_out"),
-                ("mlp", "ln2_post", "mlp.hook_out"),
-            ):
-                if part in submodules(block):
-                    hook = f"{norm}.hook_out" if norm in submodules(block) else hook
-                    written = self[f"blocks.{layer}.{hook}"].view_as(stream)
-                    total, size = total + written, size + written.abs().max()
-            difference = self[f"blocks.{layer}.hook_out"] - total
-            if difference.abs().max() > max(1e-3, 4 * torch.finfo(stream.dtype).eps) * size:
+        # cuts into an MLP change what it reads, and not the stream
+        values = self.values | self.uncut
+        seen = {hook: values[name] for hook, name in self.hook_names.items() if name in values}
+        for layer in range(len(self.model.blocks)):
+            if problem := LayerSeen(self.model, layer, seen).problem():
                 raise ValueError(
                     f"layer {layer} of this model does not simply add its output to the residual "
-                    "stream, so the stream is not the sum of its parts. A hook may change it "
-                    "(remove it: model.reset_hooks(including_permanent=True), or handle.remove() for "
-                    "a hook of torch), or this kind of model is not supported."
+                    f"stream, because {problem}. So the stream is not the sum of its parts. A hook may "
+                    "change it (remove it: model.reset_hooks(including_permanent=True), or "
+                    "handle.remove() for a hook of torch), or this kind of model is not supported."
                 )
         self.is_additive = True
 
