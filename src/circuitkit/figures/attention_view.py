@@ -9,7 +9,7 @@ import gzip
 import hashlib
 import html
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -195,18 +195,27 @@ def visible(token: str) -> str:
 def heatmap(pattern: np.ndarray, largest: float, title: str) -> str:
     """One head `[dst, src]` as an SVG: rows are destinations; one path for all cells of a shade."""
     size = len(pattern)
-    shades = np.rint(np.clip(pattern / largest, -1, 1) * SHADES).astype(int)
     paths = ""
-    for shade in np.unique(shades[shades != 0]):
-        cells = "".join(f"M{x} {y}h1v1h-1z" for y, x in np.argwhere(shades == shade))
-        colour = POSITIVE if shade > 0 else NEGATIVE
-        paths += f'<path fill="{colour}" fill-opacity="{abs(shade) / SHADES:.2f}" d="{cells}"/>'
+    for share, cells in shades(pattern / largest, SHADES):
+        colour = POSITIVE if share > 0 else NEGATIVE
+        paths += f'<path fill="{colour}" fill-opacity="{abs(share):.2f}" d="{cells}"/>'
     return (
         f'<svg class="ck-map" viewBox="0 0 {size} {size}" width="96" height="96" role="img" '
         f'aria-label="{html.escape(title)}" shape-rendering="crispEdges">'
         f'<rect width="{size}" height="{size}" fill="none" stroke="currentColor" '
         f'stroke-width="{size / 48:.2f}"/>{paths}</svg>'
     )
+
+
+def shades(values: np.ndarray, n_shades: int) -> Iterator[tuple[float, str]]:
+    """Each shade, between -1 and 1, and the outline of all cells `[row, column]` that have it.
+
+    Values between -1 and 1 are rounded to so many shades of each color; 0 and NaN have none.
+    """
+    steps = np.rint(np.clip(values, -1, 1) * n_shades)
+    for step in np.unique(steps[np.isfinite(steps) & (steps != 0)]):
+        cells = np.argwhere(steps == step)
+        yield float(step / n_shades), "".join(f"M{x} {y}h1v1h-1z" for y, x in cells)
 
 
 def table(tokens: list[str], patterns: np.ndarray, names: list[str]) -> str:

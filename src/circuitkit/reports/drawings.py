@@ -1,12 +1,11 @@
 """What the figures of a report show: shades of heat maps, and wires between heads. `drawings.html` draws them."""
 
-from collections.abc import Iterator
 from itertools import groupby
-from math import isnan
 from typing import Any
 
 from torch import Tensor
 
+from circuitkit.figures.attention_view import shades
 from circuitkit.names import parse
 from circuitkit.reports.lines import Line
 
@@ -24,19 +23,9 @@ def heat_map(title: str, values: Tensor, across: str, down: str) -> dict[str, An
         "across": across,
         "down": down,
         "shape": values.shape,
-        "shades": list(shades(values)),
+        "shades": list(shades(values.numpy(), N_SHADES)),
         "largest": (float(values[row, column]), row, column),
     }
-
-
-def shades(values: Tensor) -> Iterator[tuple[float, str]]:
-    """Give the shade, between -1 and 1, and the outline of all cells that have it."""
-    steps = (values.clamp(-1, 1) * N_SHADES).round()
-    for step in steps.unique().tolist():
-        if isnan(step) or step == 0:
-            continue
-        cells = (steps == step).nonzero().tolist()
-        yield step / N_SHADES, "".join(f"M{column} {row}h1v1h-1z" for row, column in cells)
 
 
 def circuit(wires: list[Line]) -> dict[str, Any]:
