@@ -242,11 +242,14 @@ def copying_score(heads: Any, model: Model | None = None) -> Table:
         middle = written(model, heads) @ pad((W_U @ W_E).to(middle), (0, extra, 0, extra))
     product = middle @ heads.W_V  # [head, d_head, d_head]
     require_finite(product, "The product of the weights")
-    eigenvalues = torch.linalg.eigvals(in_full_precision(product))
-    total = eigenvalues.abs().sum(-1)
-    smallest = torch.finfo(total.dtype).tiny  # a head of zeros scores 0 / tiny = 0
-    score = eigenvalues.real.sum(-1) / total.clamp_min(smallest)
-    return Table(score, {"head": heads.names}, "copying score")
+    return Table(eigenvalue_score(product), {"head": heads.names}, "copying score")
+
+
+def eigenvalue_score(products: Float[Tensor, "head d_head d_head"]) -> Float[Tensor, " head"]:
+    """The sum of the real parts of all eigenvalues over that of their sizes; 0 if all are 0."""
+    eigenvalues = torch.linalg.eigvals(in_full_precision(products))
+    size = eigenvalues.abs().sum(-1)
+    return eigenvalues.real.sum(-1) / size.clamp_min(torch.finfo(size.dtype).tiny)
 
 
 def require_heads_of_model(heads: Heads, model: Model) -> None:

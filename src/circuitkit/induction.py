@@ -10,6 +10,7 @@ from torch import Tensor
 from circuitkit.ablation import run
 from circuitkit.bridge import Model
 from circuitkit.checks import checked, require_finite
+from circuitkit.circuits import eigenvalue_score
 from circuitkit.first_use import require_unembedding_of_stream
 from circuitkit.heads import in_full_precision
 from circuitkit.parts import head_names, n_heads
@@ -21,11 +22,11 @@ from circuitkit.rows import (
     after_occurrences,
     default_rows,
     earlier_occurrences,
+    one_pass,
     read_rows,
     repeated_tokens,
     require_repeating,
     second_pass,
-    token_losses,
 )
 from circuitkit.runs import Run
 from circuitkit.tables import Table
@@ -168,9 +169,7 @@ def copying_scores(
     value = in_full_precision(done.recording[f"blocks.{layer}.attn.hook_v"][sources])
     value = value.reshape(len(value), -1, W_O.shape[1]).transpose(0, 1)  # [group, source, d_head]
     value = value.repeat_interleave(len(W_O) // len(value), dim=0)  # [head, source, d_head]
-    eigenvalues = torch.linalg.eigvals(W_O @ unembed @ value)
-    size = eigenvalues.abs().sum(-1)
-    return torch.where(size > 0, eigenvalues.real.sum(-1) / size.clamp_min(1e-30), 0.0)
+    return eigenvalue_score(W_O @ unembed @ value)
 
 
 # What a model gains from the repetition
@@ -234,7 +233,7 @@ def induction_loss(
     require_repeating(rows)
     logits = run(model, rows, without=without).logits
     require_finite(logits, "The output of the model")
-    span = slice(rows.start, rows.start + rows.period)
-    first = float(token_losses(logits[:, span], rows.tokens[:, span]).mean())
-    second, accuracy = (float(values.mean()) for values in second_pass(logits, rows))
-    return InductionLoss(first, second, second - first, accuracy)
+    first, _ = one_pass(logits, rows, rows.start)
+    second, accuracy = second_pass(logits, rows)
+    values = first, second, second - first, accuracy
+    return InductionLoss(*(float(value.mean()) for value in values))

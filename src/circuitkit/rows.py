@@ -510,17 +510,19 @@ def token_losses(
     return torch.stack(losses)
 
 
-def second_pass(
-    logits: Float[Tensor, "batch pos d_vocab"], rows: Repeated
+def one_pass(
+    logits: Float[Tensor, "batch pos d_vocab"], rows: Repeated, start: int
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
-    """Compute the loss and the accuracy of each row on the second pass over the span.
+    """Compute the loss and the accuracy of each row on the pass over the span that starts here.
 
-    The first token of the second pass is left out, because nothing predicts it.
+    The first token of the pass is left out. In the second pass nothing predicts it, and in the first
+    pass nothing predicts any.
 
     Parameters
     ----------
     logits : what a model predicts on `rows.tokens`
     rows : rows in which a span comes twice
+    start : the position of the first token of the pass
 
     Returns
     -------
@@ -530,11 +532,17 @@ def second_pass(
     -----
     Source: see `circuitkit.induction.induction_loss`.
     """
-    start = rows.start + rows.period
     logits = logits[:, start : start + rows.period]
     tokens = rows.tokens[:, start : start + rows.period].to(logits.device)
     is_right = logits[:, :-1].argmax(-1) == tokens[:, 1:]
     return token_losses(logits, tokens).mean(1), is_right.to(logits.dtype).mean(1)
+
+
+def second_pass(
+    logits: Float[Tensor, "batch pos d_vocab"], rows: Repeated
+) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
+    """Compute the loss and the accuracy of each row on the second pass, as in `one_pass`."""
+    return one_pass(logits, rows, rows.start + rows.period)
 
 
 def require_repeating(rows: Repeated) -> None:
