@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from scipy.stats import binomtest
 
 import circuitkit as ck
 from studies.bench.lines import Line, circuit_line, lines_of, tried_lines_of
@@ -105,7 +106,9 @@ def counts_of(verdicts: list[dict[str, Any]], tried: Counter[str]) -> dict[str, 
     Returns
     -------
     For each kind: how many lines were tried, which is None for circuits because they follow from
-    the wires; how many lines got each verdict; and in how many models the right lines are.
+    the wires; how many lines got each verdict; in how many models the right lines are; and the
+    exact bounds at 95% of the share of true lines that are named and of the share of named lines
+    that are false.
     """
     table = table_of(verdicts)
     counts: dict[str, dict[str, Any]] = {}
@@ -114,7 +117,24 @@ def counts_of(verdicts: list[dict[str, Any]], tried: Counter[str]) -> dict[str, 
         right = [v for v in verdicts if v["line"].kind == kind and v["verdict"] == "right"]
         models = {verdict["model"] for verdict in right}
         counts[kind] = {"tried": tried.get(kind), **by_verdict, "models": len(models)}
+        counts[kind] |= bounds_of(by_verdict)
     return counts
+
+
+def bounds_of(counts: dict[str, int]) -> dict[str, float]:
+    """Return the lower bound of the power and the upper bound of the share of false lines, at 95%.
+
+    Examples
+    --------
+    >>> bounds_of({"right": 14, "false": 0, "missed": 0})
+    {'least_power': 0.8074, 'most_false': 0.1926}
+    """
+    right = counts["right"]
+    least = [
+        binomtest(right, right + others, alternative="greater").proportion_ci(0.95).low
+        for others in (counts["missed"], counts["false"])
+    ]
+    return {"least_power": round(least[0], 4), "most_false": round(1 - least[1], 4)}
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from functools import cache
-from math import comb, isnan, log, nan
+from math import isnan, log, nan
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,6 @@ def environment() -> jinja2.Environment:
     made.filters["decimal"] = lambda number: "" if isnan(number) else f"{number:z.2f}"
     made.filters["short"] = lambda number: "" if isnan(number) else f"{number:.3g}"
     made.filters["p_value"] = p_value
-    made.filters["at_least"] = lower_bound
     return made
 
 
@@ -94,27 +93,6 @@ def p_value(p: float) -> str:
     if isnan(p):
         return ""
     return f"{p:.1g}" if p >= SMALLEST_P else f"< {SMALLEST_P:.0e}"
-
-
-def lower_bound(successes: int, trials: int) -> float:
-    """Return the exact lower bound at 95% of a share: with it, so many successes have a chance of 5%.
-
-    Examples
-    --------
-    >>> round(lower_bound(14, 14), 3)
-    0.807
-    """
-    if not trials:
-        return nan
-    low, high = 0.0, successes / trials
-    for _ in range(40):
-        share = (low + high) / 2
-        chance = sum(
-            comb(trials, k) * share**k * (1 - share) ** (trials - k)
-            for k in range(successes, trials + 1)
-        )
-        low, high = (share, high) if chance < 0.05 else (low, share)
-    return low
 
 
 def summary(results: Results) -> list[tuple]:

@@ -267,7 +267,8 @@ def bench_result() -> dict[str, Any]:
     Returns
     -------
     The commit of the rules, the number of models, and for each kind of line: how many lines were
-    tried; how many were named and right, named and false, missed, or named and unclear; and in how
-    many models the right lines are. `studies/bench/judge.py` stores this.
+    tried; how many were named and right, named and false, missed, or named and unclear; in how many
+    models the right lines are; and bounds of the power and of the share of false lines at 95%.
+    `studies/bench/judge.py` stores this.
     """
     return stored("reports", "bench.json")

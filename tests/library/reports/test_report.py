@@ -328,14 +328,6 @@ def test_a_p_value_is_never_zero():
     ]
 
 
-@pytest.mark.parametrize(("right", "all_true"), [(14, 14), (9, 10), (1, 1), (3, 17)])
-def test_a_lower_bound_is_that_of_clopper_and_pearson(right, all_true):
-    from scipy.stats import binomtest
-
-    exact = binomtest(right, all_true, alternative="greater").proportion_ci(0.95).low
-    assert page.lower_bound(right, all_true) == pytest.approx(exact, abs=1e-6)
-
-
 def test_the_title_is_no_path(tmp_path):
     model = tiny_models.boot(torch.float32, **TINY)
     model.cfg.model_name = str(tmp_path / "mine")
