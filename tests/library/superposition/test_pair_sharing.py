@@ -1,11 +1,14 @@
 """Interference of heads on a pair: hand-computed cases, slow loops, and models whose heads are known to share."""
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 import circuitkit as ck
 from circuitkit_book import pair_sharing as ps
 from circuitkit_book import superposition_models as toy
+from circuitkit_book.sharing_results import changes_over_models
 
 
 @pytest.mark.parametrize(
@@ -120,3 +123,15 @@ def test_no_two_heads_of_the_null_that_matches_take_their_effects_from_one_place
     assert all(sorted(own) == list(range(60)) for own in drawn.tolist())
     with pytest.raises(ValueError, match="2 places for 3 heads"):
         ps.matched_apart(places, torch.arange(60) // 2, generator)
+
+
+def test_changes_over_models_have_the_interval_of_a_t_test_and_a_simulated_power():
+    excess = pd.DataFrame([[0.0] * 6, [1.0, 2.0, 3.0, 4.0, 5.0, np.nan]], index=["layer", "block"])
+    found = changes_over_models(excess).loc["block"]
+    half = (
+        2.7764 * 2.5**0.5 / 5**0.5
+    )  # the quantile of the t distribution with four degrees of freedom
+    assert np.allclose(found[["change", "low", "high"]], [3, 3 - half, 3 + half], atol=1e-3)
+    drawn = np.random.default_rng(0).normal(found.visible, 2.5**0.5, (20_000, 5))
+    t = drawn.mean(1) / (drawn.std(1, ddof=1) / 5**0.5)
+    assert abs((t > 2.7764).mean() - 0.8) < 0.015  # five standard errors
