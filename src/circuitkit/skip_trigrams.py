@@ -106,9 +106,10 @@ def strongest(
     # how often two tokens meet by chance within the window is the product of these numbers
     meetings = (counts * (window / counts.sum()) ** 0.5).to(model.W_E)[ids]
     chance = None if likelihood is None else likelihood.to(model.W_E)[ids][:, ids]
-    best, destination = best_destinations(tables, ids, chance, meetings, min_together)
+    meet = Meetings(meetings, min_together)
+    best = best_gains(tables, ids, chance, meet)
     strength, source, completion = largest_products(tables, ids, best, k)
-    destination = destination.expand(-1, len(ids))[source, completion]
+    destination = best_destinations(tables, ids, chance, meet, source, completion)
 
     triples = torch.stack([ids[source], ids[destination], ids[completion]], dim=1)[strength > 0]
     a, b, c = triples.T
@@ -222,31 +223,57 @@ def blocks_of(n: int, width: int) -> list[slice]:
     return [slice(first, first + step) for first in range(0, n, step)]
 
 
-def best_destinations(
+@dataclass(frozen=True)
+class Meetings:
+    """How often two tokens meet by chance: the product of their numbers, which must not be below `least`."""
+
+    numbers: Float[Tensor, " token"]
+    least: float
+
+    def too_few(self, rows: slice, columns: Tensor | slice) -> Tensor:
+        """Where a destination and a source meet too seldom, `[destination, source]`."""
+        return self.numbers[rows, None] * self.numbers[columns] < self.least
+
+
+def best_gains(
     tables: HeadTables,
     ids: Int[Tensor, " token"],
     likelihood: Float[Tensor, "token token"] | None,
-    meetings: Float[Tensor, " token"],
-    min_together: float,
-) -> tuple[Tensor, Tensor]:
-    """For each source A and completion C, the largest `P(C|B) w(B, A)`, and the B that has it.
+    meetings: Meetings,
+) -> Float[Tensor, "source completion"]:
+    """For each source A and completion C, the largest `P(C|B) w(B, A)`.
 
-    Without `likelihood`, the best B is the same for every C, so both results are `[source, 1]`.
+    Without `likelihood` it is the same for every C, so the result is `[source, 1]`.
     """
     n_tokens = len(ids)
     best = torch.zeros(n_tokens, 1 if likelihood is None else n_tokens).to(tables.typical)
-    destination = torch.zeros_like(best, dtype=torch.long)
     # a block of destinations at a time: the whole table is [50,000, 50,000] for a GPT-2
     for rows in blocks_of(n_tokens, len(tables.typical)):
         attention = tables.attention(ids[rows], ids)  # [destination, source]
-        attention[meetings[rows, None] * meetings < min_together] = 0
+        attention[meetings.too_few(rows, slice(None))] = 0
         for number, weights in enumerate(attention, rows.start):
             gains = weights[:, None]  # [source, 1]
             if likelihood is not None:
                 gains = gains * likelihood[number]  # [source, completion]
-            destination.masked_fill_(gains > best, number)
             torch.maximum(best, gains, out=best)
-    return best, destination
+    return best
+
+
+def best_destinations(
+    tables: HeadTables,
+    ids: Int[Tensor, " token"],
+    likelihood: Float[Tensor, "token token"] | None,
+    meetings: Meetings,
+    sources: Int[Tensor, " k"],
+    completions: Int[Tensor, " k"],
+) -> Int[Tensor, " k"]:
+    """The destination B that has the largest `P(C|B) w(B, A)`, for some pairs of A and C."""
+    gains = []
+    for rows in blocks_of(len(ids), len(tables.typical)):
+        attention = tables.attention(ids[rows], ids[sources])  # [destination, k]
+        attention[meetings.too_few(rows, sources)] = 0
+        gains.append(attention if likelihood is None else attention * likelihood[rows, completions])
+    return torch.cat(gains).argmax(0)
 
 
 def largest_products(

@@ -121,16 +121,18 @@ class OmegaMLP:
         W_QK[places, places] = 2 * self.omega
         return W_QK
 
-    def entry_matrix(self, read: Float[Tensor, " d_stream"]) -> Float[Tensor, "d_stream d_stream"]:
-        """`W_QK` of an entrywise step that reads one direction.
+    def entry_matrix(
+        self, read: Float[Tensor, "*unit d_stream"]
+    ) -> Float[Tensor, "*unit d_stream d_stream"]:
+        """`W_QK` of an entrywise step that reads one direction, or a matrix for each of several.
 
         Row j scores `-read . x_j` on every token and 0 on the bias token, plus 2 Omega on j and on
         the bias token.
         """
         first = self.d_stream - self.n_ctx - 1
-        W_QK = self.self_matrix()
-        W_QK[first:-1, -1] = 2 * self.omega
-        W_QK[:, first:-1] -= read[:, None]
+        W_QK = self.self_matrix().repeat(*read.shape[:-1], 1, 1)
+        W_QK[..., first:-1, -1] = 2 * self.omega
+        W_QK[..., first:-1] -= read[..., None]
         return W_QK
 
     def read_by(self, unit: int) -> Float[Tensor, " d_stream"]:
@@ -177,12 +179,10 @@ class OmegaMLP:
     def one_layer(self, stream: Tensor) -> Tensor:
         """Every neuron reads, acts and writes in one layer."""
         d_model, d_mlp = self.W_in.shape
-        gathered = stream.new_zeros(len(stream), d_mlp)
-        for unit in range(d_mlp):
-            read = self.read_by(unit)
-            # with -read, the weight on itself is sigmoid(x)
-            pattern = (stream @ self.entry_matrix(-read) @ stream.T).softmax(-1)
-            gathered[:, unit] = pattern @ stream @ read
+        reads = torch.stack([self.read_by(unit) for unit in range(d_mlp)])
+        # with -read, the weight on itself is sigmoid(x)
+        pattern = (stream @ self.entry_matrix(-reads) @ stream.T).softmax(-1)  # [unit, pos, pos]
+        gathered = (pattern @ stream @ reads[..., None])[..., 0].T
         written = F.pad(gathered @ self.W_out, (0, self.d_stream - d_model))
         if self.b_out is not None:
             V = stream.new_zeros(self.d_stream, self.d_stream)

@@ -154,11 +154,12 @@ def find_bugs(
             "No two triples cross. A bug needs two triples with one source, different "
             "destinations and different completions."
         )
-    to_tokens(model, crossings[:, :3].reshape(-1, 1))  # an error for ids outside the vocabulary
-    ranking = mean_probabilities(model, crossings, contexts[:2])[:, 0]
+    to_tokens(model, crossings[:, :3].unique()[:, None])  # an error for ids outside the vocabulary
+    ranking = mean_probability(model, crossings, contexts[:2])
     first_of_triple: dict[tuple[int, ...], int] = {}
+    wrong_triples = [tuple(triple) for triple in crossings[:, :3].tolist()]
     for number in ranking.argsort(descending=True, stable=True).tolist():
-        first_of_triple.setdefault(tuple(crossings[number, :3].tolist()), number)
+        first_of_triple.setdefault(wrong_triples[number], number)
     best = crossings[list(first_of_triple.values())[: 4 * k]]
     judged = mean_probabilities(model, best, contexts)
     order = judged[:, 0].argsort(descending=True, stable=True)[:k]
@@ -182,6 +183,21 @@ def crossings_of(triples: Triples, occurring: Triples) -> Int[Tensor, "crossing 
                 if (source, destination, wrong) not in existing:
                     rows.append((source, destination, wrong, right, other))
     return torch.tensor(rows, dtype=torch.long).reshape(-1, 5)
+
+
+@torch.no_grad()
+def mean_probability(
+    model: Model, crossings: Int[Tensor, "crossing 5"], contexts: Int[Tensor, "context pos"]
+) -> Float[Tensor, " crossing"]:
+    """Probability of each wrong completion, mean over the contexts."""
+    # crossings share pairs of source and destination, and each pair is run once
+    pairs, pair_of = torch.unique(crossings[:, :2], dim=0, return_inverse=True)
+    total = torch.zeros(len(crossings)).to(model.W_U)
+    for context in contexts:
+        texts = torch.cat([context.expand(len(pairs), -1), pairs], dim=1)
+        last = torch.cat([model(rows)[:, -1] for rows in texts.split(ROWS)])
+        total += last.softmax(-1)[pair_of, crossings[:, 2]]
+    return total / len(contexts)
 
 
 def mean_probabilities(
