@@ -1,10 +1,10 @@
 """Why do gated blocks not rejoin halved heads on planted rules?
 
-python -m studies.rejoined_rules [rows]
+python -m studies.rejoined_rules [rows | silent]
 
-Additions L and M of the plan `sharing_in_text.md`, on the model of dose 60 of `planted_rules.py`. Writes `planted_control.csv`: one row a draw of rows for the unchanged layer, and one
-row a block that starts from halves of each head. `rows`: writes `planted_rows.csv` instead, in which rules are judged row by row and by the position of the key.
-Finished blocks are kept in `/tmp`. About ten minutes of one core, and four for `rows`.
+Additions L, M and N of the plan `sharing_in_text.md`, on the model of dose 60 of `planted_rules.py`. Writes `planted_control.csv`: one row a draw of rows for the unchanged layer, and one
+row a block that starts from halves of each head. `rows`: writes `planted_rows.csv` instead, in which rules are judged row by row and by the position of the key. `silent`: writes
+`planted_counted.csv`, blocks from four heads and four silent ones, with error and penalty counted once more at the rules. Finished blocks are kept in `/tmp`. About ten minutes of one core, and four for `rows`.
 """
 
 import sys
@@ -31,14 +31,21 @@ VARIANTS = {
 
 
 @kept
-def block_of(seed: int, n_rule: int = 8, steps: int = rules.STEPS, at_rules: bool = False):
-    """A block from halves of each head, as `planted_rules.trained_block`.
+def block_of(
+    seed: int,
+    n_rule: int = 8,
+    steps: int = rules.STEPS,
+    at_rules: bool = False,
+    alpha: float = ALPHA,
+    halves: bool = True,
+):
+    """A block from halves of each head (or from four heads and four silent ones), as `planted_rules.trained_block`.
 
     With `n_rule` rows that have a rule in each step; if `at_rules`, the error and the penalty at the pairs of the rules are counted once more.
     """
     torch.set_num_threads(1)
     base, planted, (rows, _) = rules.target(DOSE)[0], rules.rules_of(DOSE), rules.split_rows()
-    w = rules.starting_block(base, seed, halves=True)
+    w = rules.starting_block(base, seed, halves=halves)
     trained = [value.requires_grad_() for key, value in w.items() if key != "size"]
     causal = torch.ones(rules.N_POS, rules.N_POS).tril()
     with_rule = torch.arange(rules.N_TEXT, rules.N_TEXT + n_rule)
@@ -61,7 +68,7 @@ def block_of(seed: int, n_rule: int = 8, steps: int = rules.STEPS, at_rules: boo
             relative = relative + error[with_rule, query].mean() / size[with_rule, query].mean()
             penalty = penalty + joint[with_rule, query, key].mean()
         done = step / steps
-        weight = 0.1 * ALPHA if done >= 0.8 else ALPHA * min(1.0, done / 0.5) ** 2
+        weight = 0.1 * alpha if done >= 0.8 else alpha * min(1.0, done / 0.5) ** 2
         return relative + weight * penalty
 
     def rate(step: int) -> float:
@@ -187,6 +194,25 @@ def row_by_row(start: str, alpha: float | None, seed: int, w: rules.Weights) -> 
     return row | {"by_destination": guessed(which, 2048 * heads + target)}
 
 
+def write_counted() -> None:
+    """How many of the rules that the layer has learned have a head in it, and in blocks from silent heads."""
+    base, planted, (_, rows) = rules.target(DOSE)[0], rules.rules_of(DOSE), rules.split_rows()
+    learned, found = rules.judge(base, base, planted)["learned"], []
+    for alpha, seed in tqdm([(None, 0), *rules.ARMS]):
+        w = base
+        if alpha is not None:
+            variant = VARIANTS["counted at rules"]
+            w = block_of(seed, **variant, alpha=alpha, halves=False)
+        block = rules.judge(w, base, planted)
+        row = {"alpha": alpha, "seed": seed, "recovered": rules.recovered(w, base, rows[:200])}
+        row |= {"original": int(learned.sum()), "kept": int((block["learned"] & learned).sum())}
+        row |= {"could": int((block["could"] & learned).sum())}
+        found.append(row | {"one_head": int((block["alone"] & learned).sum())})
+        table = pd.DataFrame(found).round(4)
+        table.to_csv(rules.DATA / "planted_counted.csv", index=False, lineterminator="\n")
+    print(table.to_string())
+
+
 def write_rows() -> None:
     base = rules.target(DOSE)[0]
     found = [row_by_row("layer", None, 0, base)]
@@ -203,6 +229,9 @@ def main() -> None:
     torch.set_num_threads(1)
     if "rows" in sys.argv:
         write_rows()
+        return
+    if "silent" in sys.argv:
+        write_counted()
         return
     rows = [again(seed) for seed in (17, 27, 37)]
     start = rules.starting_block(rules.target(DOSE)[0], 0, halves=True)
