@@ -66,8 +66,8 @@ def load_results(name: str) -> list[dict[str, Any]]:
     name : `"originals"`, `"causes"`, `"post"`, `"recipes"`, `"coherent"`, `"language_model"`,
         `"thresholds"`, `"published"`, `"by_hand"`, `"pairs"`,
         `"constant_alpha"`, `"no_penalty"`, `"text_sharing"`, `"text_power"`, `"text_toys"`,
-        `"text_causal"`, `"text_blocks"`, `"text_targets"`, `"text_checks"`, `"planted_rules"`
-        or `"guess_heads"`
+        `"text_causal"`, `"text_blocks"`, `"text_targets"`, `"text_checks"`, `"planted_rules"`,
+        `"planted_control"` or `"guess_heads"`
 
     Raises
     ------
