@@ -59,14 +59,6 @@ def bridge_of(weights: Weights, sizes: Sizes):
     return bridge.eval().requires_grad_(False)
 
 
-def lost(weights: Weights, norm: bool, rows: measure.Rows, heads: tuple, to: Head, side: str):
-    """Return which share of prefix matching is lost without some wires into one input."""
-    place = measure.PATTERNS.index("prefix matching")
-    whole = measure.attention_scores(weights, norm, rows)[to][place]
-    left = measure.attention_scores(weights, norm, rows, Cut(heads, to, side))[to][place]
-    return float(1 - left / whole)
-
-
 def head_of(name: str) -> Head:
     """Return the layer and the number of a head."""
     layer, number = name[1:].split("H")
@@ -81,6 +73,15 @@ def judged(name: str, planted: Planted, sizes: Sizes) -> dict[str, object]:
     groups = sorted(set(table["name"][is_named & table["measure"].eq(GROUP)]))
     circuits = list(table["name"][is_named & table["measure"].eq("induction")])
     rows = measure.Rows(sizes.d_vocab, SEED)
+    place = measure.PATTERNS.index("prefix matching")
+    whole = measure.attention_scores(weights, sizes.norm, rows)
+
+    @functools.cache
+    def lost(heads: tuple[Head, ...], to: Head, side: str) -> float:
+        """Return which share of prefix matching is lost without some wires into one input."""
+        left = measure.attention_scores(weights, sizes.norm, rows, Cut(heads, to, side))
+        return float(1 - left[to][place] / whole[to][place])
+
     planted_group = {head for head, _, _ in planted.wires} if len(planted.wires) > 1 else set()
     result = {"model": name, "planted": sorted(planted_group), "named": groups}
     result["circuit"] = circuits
@@ -89,16 +90,16 @@ def judged(name: str, planted: Planted, sizes: Sizes) -> dict[str, object]:
         writers, reader = group.split("->")
         heads = tuple(head_of(writer) for writer in writers.split(" + "))
         to, side = reader.split(".")
-        together = lost(weights, sizes.norm, rows, heads, head_of(to), side)
-        alone = [lost(weights, sizes.norm, rows, (head,), head_of(to), side) for head in heads]
+        together = lost(heads, head_of(to), side)
+        alone = [lost((head,), head_of(to), side) for head in heads]
         is_true = together >= measure.WIRE[1] and max(alone) < measure.WIRE[1]
         verdicts.append((round(together, 2), [round(value, 2) for value in alone], is_true))
     result["measured"] = verdicts
     if planted_group:
         to = planted.wires[0][1]
         heads = tuple(sorted(planted_group))
-        together = lost(weights, sizes.norm, rows, heads, to, "K")
-        alone = [lost(weights, sizes.norm, rows, (head,), to, "K") for head in heads]
+        together = lost(heads, to, "K")
+        alone = [lost((head,), to, "K") for head in heads]
         result["truth"] = (round(together, 2), [round(value, 2) for value in alone])
     return result
 

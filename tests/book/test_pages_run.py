@@ -1,6 +1,7 @@
 """The code of README and "Your own model" runs and shows what these pages say."""
 
 import contextlib
+import functools
 import io
 import os
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import transformers
 
+import circuitkit as ck
 from circuitkit.reports import measures
 from tests.support import tiny_models
 
@@ -45,14 +47,21 @@ def quoted(text: str, seen: str) -> bool:
     return re.search(".*".join(words), " ".join(seen.split())) is not None
 
 
+@pytest.fixture(scope="module")
+def made_parts(tmp_path_factory):
+    """A folder for the parts of reports."""
+    return tmp_path_factory.mktemp("parts")
+
+
 @pytest.fixture
-def few_trigrams(monkeypatch):
-    """Reports with one skip trigram for each head, because nothing here looks at them."""
+def quick_reports(monkeypatch, made_parts):
+    """Parts of reports are computed once, with one skip trigram for each head: nothing here looks at them."""
     monkeypatch.setattr(measures, "N_TRIGRAMS", 1)
     monkeypatch.setattr(measures, "N_MORE", 0)
+    monkeypatch.setattr(ck, "report", functools.partial(ck.report, cache=made_parts))
 
 
-@pytest.mark.usefixtures("few_trigrams")
+@pytest.mark.usefixtures("quick_reports")
 @pytest.mark.parametrize("code", blocks(README, "python"))
 def test_readme_examples_print_what_their_comments_say(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -62,7 +71,7 @@ def test_readme_examples_print_what_their_comments_say(code, tmp_path, monkeypat
     assert [name for name in written if "L1H3" not in (tmp_path / name).read_text("utf-8")] == []
 
 
-@pytest.mark.usefixtures("few_trigrams")
+@pytest.mark.usefixtures("quick_reports")
 @pytest.mark.filterwarnings("ignore")
 def test_your_own_model_runs_from_top_to_bottom(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

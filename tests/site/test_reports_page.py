@@ -62,3 +62,19 @@ def test_every_link_of_the_gallery_leads_to_a_line_of_a_report():
     ]
     assert lost == []
     assert sum(bool(link.fragment) for link in links) > 50
+
+
+def test_a_report_loads_nothing_else_and_finds_a_head(open_page, site):
+    requests = []
+    opened = open_page(f"{site}/_static/reports/two-layer.html", theme="dark")
+    page = opened.page
+    page.on("request", lambda request: requests.append(request.url))
+    page.reload()
+    page.fill("#find", "L1H3")
+    shown = page.evaluate(
+        "[...document.querySelectorAll('article')].filter(e => !e.hidden).map(e => e.id)"
+    )
+    assert shown == ["L1H3"]
+    assert page.inner_text("#count") == "1 head"
+    assert [url for url in requests if not url.startswith("data:")] == [page.url]
+    assert opened.problems + opened.too_wide() == []

@@ -41,19 +41,6 @@ def test_every_line_of_a_shipped_report_has_a_key_of_its_own(path):
     assert table[table.duplicated(KEY)].empty
 
 
-def test_a_report_that_is_made_now_has_the_stored_lines(stored):
-    """So the computations below are of the code, and not only of a file."""
-    now = ck.report("two-layer").table
-    assert now[KEY].to_dict("records") == stored[KEY].to_dict("records")
-    for found, (_, row) in zip(stored.to_dict("records"), now.iterrows(), strict=True):
-        assert str(found["named"] or None) == str(row["named"]), found
-        numbers = {name: row[name] for name in ("value", "low", "high", "control", "p")}
-        agree(found, **{name: number for name, number in numbers.items() if pd.notna(number)})
-        assert [name for name in numbers if pd.isna(found[name])] == [
-            name for name in numbers if pd.isna(row[name])
-        ]
-
-
 class Model:
     """The weights of the two-layer model, and a forward pass that keeps everything."""
 
@@ -308,7 +295,7 @@ def behaviours_without(model, tokens, streams, periods, missing, side):
     return float(own.mean() - torch.stack(null).mean())
 
 
-@pytest.mark.parametrize("few", [False, True])
+@pytest.mark.parametrize("few", [False, pytest.param(True, marks=pytest.mark.weekly)])
 def test_wires_are_cut_by_the_mean_and_compared_with_random_directions(model, stored, random, few):
     tokens, streams, _, writes = random[few]
     text = "prefix matching" + ", few tokens" * few
@@ -367,11 +354,11 @@ def best_by_weights(model, name, among, n_best=64, window=32):
 
 
 def test_the_strongest_skip_trigrams_by_weights(model):
-    among = torch.arange(1, 2048)
+    among = torch.arange(1, 2048, 2)
     text = logits.Text.of(model.bridge, among, [0])
     found = logits.trigrams_by_weights(text, "L0H1")
     expected = best_by_weights(model, "L0H1", among)
-    assert found.n_sources == 2047
+    assert found.n_sources == 1024
     torch.testing.assert_close(
         torch.tensor(found.strengths), torch.tensor([e[1] for e in expected]), rtol=1e-3, atol=1e-3
     )
