@@ -25,6 +25,7 @@ from tools.check.numbers_in_prose import cells_of, pages
 N, D, H, V = 5, 6, 3, 7  # positions, d_model, d_head, d_vocab
 
 
+@cache
 def prose(name: str) -> str:
     """The Markdown of a page without code."""
     cells = [cell for cell in cells_of(pages()[name]) if cell["cell_type"] == "markdown"]
@@ -32,6 +33,7 @@ def prose(name: str) -> str:
     return re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.S)
 
 
+@cache
 def equations() -> dict[str, str]:
     """Every displayed formula by its number; one without a number goes by its text."""
     found = {}

@@ -29,7 +29,7 @@ def test_the_token_after_the_earlier_copy_is_predicted(method):
     assert logits[5] == pytest.approx([0, 0, 0, 0, 20], abs=1e-4)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     n_tokens=st.sampled_from([2, 3, 7]),
     n_ctx=st.sampled_from([5, 11]),

@@ -181,7 +181,7 @@ CHANGED_SUMS = [
 ]
 
 
-@pytest.mark.parametrize("is_permanent", [True, False])
+@pytest.mark.parametrize("is_permanent", [True, pytest.param(False, marks=pytest.mark.weekly)])
 @pytest.mark.parametrize(("split", "place"), CHANGED_SUMS)
 def test_a_hook_that_changes_a_sum_is_found(split, place, is_permanent):
     split = {**OF_LOGITS, **OF_STREAM}[split]

@@ -101,16 +101,25 @@ class Names:
         """The number in the first group of `pattern` in the code of the page."""
         return written(re.findall(pattern, self.sources)[0].replace("_", ""))[0]
 
+    @functools.cached_property
+    def tables(self) -> list[tuple[str, list[list[str]]]]:
+        """What each output with a table says, and the entries of the table, line by line."""
+        pages = [BeautifulSoup(shown, "html.parser") for shown in self.html if "<table" in shown]
+        return [
+            (
+                page.get_text(),
+                [
+                    [entry.get_text().strip() for entry in line.find_all(["th", "td"])]
+                    for line in page.find("table").find_all("tr")
+                ],
+            )
+            for page in pages
+        ]
+
     def lines(self, text: str) -> list[list[str]]:
         """The entries of the one table that says `text`, line by line."""
-        pages = [BeautifulSoup(shown, "html.parser") for shown in self.html if "<table" in shown]
-        tables = [page for page in pages if text in page.get_text()]
-        return [
-            [entry.get_text().strip() for entry in line.find_all(["th", "td"])]
-            for line in only_one(tables, f"a table with the text {text!r}")
-            .find("table")
-            .find_all("tr")
-        ]
+        tables = [lines for said, lines in self.tables if text in said]
+        return only_one(tables, f"a table with the text {text!r}")
 
     def column(self, text: str, column: str) -> dict[str, float]:
         """The numbers of a column by the names of their rows."""
@@ -127,6 +136,7 @@ class Names:
         return written(re.search(NUMBER, line[at])[0])[0]
 
 
+@functools.cache
 def data(name: str):
     """A JSON file of the shipped data."""
     return json.loads((DATA / name).read_text("utf-8"))
@@ -144,10 +154,16 @@ def cfg(model: str) -> SimpleNamespace:
     return SimpleNamespace(**sizes, d_model=width)
 
 
+@functools.cache
+def claims() -> list[dict]:
+    """The rows of the register of claims."""
+    return tomllib.loads(CLAIMS.read_text("utf-8"))["claim"]
+
+
 def claim(number: str, which: int | None = None):
     """The registered value of a claim; `which` picks from a list."""
-    rows = tomllib.loads(CLAIMS.read_text("utf-8"))["claim"]
-    value = only_one([row["value"] for row in rows if row["id"] == number], f"the id {number}")
+    values = [row["value"] for row in claims() if row["id"] == number]
+    value = only_one(values, f"the id {number}")
     return value if which is None else value[which]
 
 
@@ -232,6 +248,7 @@ def problems(path: Path, name: str) -> list[str]:
     return found
 
 
+@functools.cache
 def pages() -> dict[str, Path]:
     """The pages that readers see, by their path in the repository."""
     patterns = ["README.md", "CHANGELOG.md", "book/*.md", "book/*.ipynb"]

@@ -114,7 +114,9 @@ def runs(model, tokens):
     return True
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.weekly)]
+)
 @pytest.mark.parametrize("name", ["native-mlp", *families(["gemma2", "olmo2", "bert"], zoo.SHAPES)])
 def test_half_precision(name, dtype, tokens):
     """Norms behind a layer hold their divisors in float32."""

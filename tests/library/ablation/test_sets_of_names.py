@@ -47,7 +47,7 @@ def sets_of_names(draw, model):
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "gemma2"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_a_set_of_names_replaces_what_its_definition_says(kind, data):
     names = data.draw(sets_of_names(slow(kind)))

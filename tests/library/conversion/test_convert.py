@@ -61,7 +61,13 @@ def check_layers(model, converted, tokens):
 @pytest.mark.parametrize("eps", [pytest.param(0.1, marks=pytest.mark.weekly), 1e4])
 @pytest.mark.parametrize("norm", ["LN", pytest.param("LNPre", marks=pytest.mark.weekly), "RMS"])
 @pytest.mark.parametrize(
-    ("activation", "gated"), [("relu", False), ("gelu", False), ("relu", True), ("silu", True)]
+    ("activation", "gated"),
+    [
+        ("gelu", False),
+        pytest.param("relu", False, marks=pytest.mark.weekly),
+        pytest.param("relu", True, marks=pytest.mark.weekly),
+        ("silu", True),
+    ],
 )
 def test_a_norm_whose_eps_is_large_keeps_the_promise(native, eps, norm, activation, gated):
     # its rows are shorter than sqrt(d_model), which is what the promise counts with
@@ -142,7 +148,7 @@ def test_silu_is_exact_and_has_no_new_parameters(native):
     assert set(converted.state_dict()) == set(model.state_dict())
 
 
-@pytest.mark.parametrize("wanted", [1e-2, 1e-4])
+@pytest.mark.parametrize("wanted", [pytest.param(1e-2, marks=pytest.mark.weekly), 1e-4])
 @pytest.mark.parametrize("changes", [{}, {"act_fn": "relu"}, {"act_fn": "silu", "gated_mlp": True}])
 def test_max_error_bounds_the_output_by_the_fewest_heads(native, wanted, changes):
     model = native(**changes)

@@ -178,7 +178,23 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+#: Each resembles another one.
+ALIKE = {
+    "gpt2-inverse",
+    "bigcode",
+    "bloom-post-norm",
+    "mpt",
+    "granite",
+    "opt-post-norm",
+    "openai-gpt",
+}
+
+
+def seldom(names):
+    return [pytest.param(n, marks=pytest.mark.weekly) if n in ALIKE else n for n in names]
+
+
+@pytest.mark.parametrize("name", seldom(REFUSED))
 def test_what_would_be_wrong_is_refused_and_the_rest_works(name, load):
     refused = set()
     for tool, use in TOOLS.items():
@@ -189,7 +205,7 @@ def test_what_would_be_wrong_is_refused_and_the_rest_works(name, load):
     assert refused == REFUSED[name]
 
 
-@pytest.mark.parametrize("name", ["gpt2", "gpt2-inverse", "bigcode"])
+@pytest.mark.parametrize("name", seldom(["gpt2", "gpt2-inverse", "bigcode"]))
 def test_scores_that_are_not_scaled_are_another_model(name, load):
     model, original = load(name)
     with torch.no_grad():
@@ -200,7 +216,7 @@ def test_scores_that_are_not_scaled_are_another_model(name, load):
         ck.run(model, ROWS)
 
 
-@pytest.mark.parametrize("name", ["bloom", "bloom-post-norm", "mpt"])
+@pytest.mark.parametrize("name", seldom(["bloom", "bloom-post-norm", "mpt"]))
 def test_where_an_mlp_returns_the_stream_heads_can_be_removed(name, load):
     model, original = load(name)
     attention = original.transformer.blocks[1].attn if name == "mpt" else original.transformer.h[1].self_attention  # fmt: skip

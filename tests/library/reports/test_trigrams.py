@@ -50,7 +50,9 @@ def found_in(model):
     }
 
 
-@pytest.mark.parametrize(("n_sources", "n_destinations"), [(20, 1), (6, 3)])
+@pytest.mark.parametrize(
+    ("n_sources", "n_destinations"), [pytest.param(20, 1, marks=pytest.mark.weekly), (6, 3)]
+)
 def test_planted_trigrams_are_found_at_the_end_of_the_vocabulary(n_sources, n_destinations):
     model, expected = planted(1400, n_sources, n_destinations, 1100)
     lines, found = found_in(model)

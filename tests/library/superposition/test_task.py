@@ -43,7 +43,10 @@ def test_states_of_a_prompt_worked_out_by_hand():
     )
 
 
-@pytest.mark.parametrize("n_trigrams", [1, 3, 5])
+@pytest.mark.parametrize(
+    "n_trigrams",
+    [pytest.param(1, marks=pytest.mark.weekly), 3, pytest.param(5, marks=pytest.mark.weekly)],
+)
 def test_same_distribution_as_the_plain_loop(n_trigrams):
     """Token frequencies at each position, pairs of neighbours, and completed trigrams, within 5 standard errors."""
     n, task = 20_000, SkipTrigramTask(n_trigrams)
