@@ -24,7 +24,6 @@ from circuitkit.reports.lines import Behaviour, Line
 from circuitkit.reports.logits import Unembedding
 from tests.support import tiny_models
 
-
 STORED = Path(__file__).resolve().parents[3] / "book" / "_static" / "reports"
 
 
