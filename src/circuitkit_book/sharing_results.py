@@ -4,7 +4,13 @@ import pandas as pd
 
 from circuitkit_book.stored_tables import load_results
 
-__all__ = ["by_layer", "changes_over_models", "excess_of_targets", "excess_over_nulls"]
+__all__ = [
+    "by_layer",
+    "changes_over_models",
+    "excess_of_starts",
+    "excess_of_targets",
+    "excess_over_nulls",
+]
 
 ARMS = {
     ("layer", ""): "the layer",
@@ -16,6 +22,17 @@ ARMS = {
     ("halves", 0.3): "from split, alpha 0.3",
 }
 """What the pages call the layers and blocks of `text_targets`."""
+STARTS = {
+    ("layer", ""): "the layer",
+    ("silent", 0.3): "from silent, alpha 0.3",
+    ("silent", 0.0): "from silent, alpha 0",
+    ("random", ""): "random, no gates",
+    ("random", 0.3): "from random, alpha 0.3",
+    ("random", 0.0): "from random, alpha 0",
+    ("halves", ""): "split heads",
+    ("halves", 0.0): "from split, alpha 0",
+}
+"""What the pages call the layers and blocks of `text_starts`."""
 
 
 def by_layer(name: str) -> pd.DataFrame:
@@ -51,6 +68,18 @@ def excess_of_targets(column: str = "excess") -> pd.DataFrame:
     table["arm"] = [ARMS.get(arm) for arm in zip(table.arm, table.alpha, strict=True)]
     wide = table.pivot_table(column, "arm", "seed")
     return 100 * wide.loc[list(ARMS.values())].rename_axis(index=None, columns=None)
+
+
+def excess_of_starts(column: str = "excess") -> pd.DataFrame:
+    """A column of the study on blocks of eight heads, by default the excess: one row for each start, one column for each model.
+
+    Entries are means over the seeds of the blocks, in percentage points; heads and gates are counted in units.
+    """
+    table = pd.DataFrame(load_results("text_starts"))
+    table["arm"] = [STARTS.get(arm) for arm in zip(table.start, table.alpha, strict=True)]
+    wide = table.pivot_table(column, "arm", "target", sort=False)
+    wide = wide.loc[list(STARTS.values())].rename_axis(index=None, columns=None)
+    return wide if column in ("live", "open") else 100 * wide
 
 
 def changes_over_models(excess: pd.DataFrame) -> pd.DataFrame:
