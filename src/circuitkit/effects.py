@@ -191,7 +191,8 @@ def own_measure(measure: Callable[[Run], Tensor], result: Run) -> PerRow:
 
 def divergence(base: Run, result: Run) -> PerRow:
     """The mean over tokens of the KL divergence from the predictions of the untouched model."""
-    before, after = (one.logits.log_softmax(-1) for one in (base, result))
+    dtype = torch.promote_types(result.logits.dtype, torch.float32)
+    before, after = (one.logits.log_softmax(-1, dtype) for one in (base, result))
     return result.rows.means((before.exp() * (before - after)).sum(-1))
 
 

@@ -14,7 +14,7 @@ from circuitkit import circuits, conversion, residual
 from circuitkit.ablation import run
 from circuitkit.bridge import Model, submodules
 from circuitkit.conversion.convert import find_mlps
-from circuitkit.effects import effect
+from circuitkit.effects import divergence, effect
 from circuitkit.figures.attention_view import visible
 from circuitkit.first_use import require_sum_of_logits
 from circuitkit.models import load_model
@@ -35,7 +35,7 @@ from circuitkit.reports.logits import (
     trigrams_in_text,
 )
 from circuitkit.residual import unembedding_matrix, writer_matrix
-from circuitkit.rows import Rows, default_rows, second_pass, token_losses
+from circuitkit.rows import Rows, default_rows, one_pass, second_pass, token_losses
 
 UNEXPLAINED = "The model predicts repeats, and no head that we test explains it."
 MOST_HEADS = 8
@@ -95,7 +95,10 @@ def behaviour(subject: Subject) -> list[Line]:
             continue
         pattern = done.recording.patterns(layer).cpu()
         for kind in rules.ATTENTION:
-            lines[kind] += attention_lines(pattern, rows, kind, names)
+            score = rules.attention_score(pattern, rows, kind)
+            columns = score.values.mT, score.null.mean((0, 1)), rules.attention_p(score, kind)
+            for name, *numbers in zip(names, *columns, strict=True):
+                lines[kind].append(scored(name, kind, *numbers))
         for number, name in enumerate(names):
             logits = unembedding.logits_by_source(name)
             raises = copying(unembedding, logits)
@@ -105,15 +108,6 @@ def behaviour(subject: Subject) -> list[Line]:
             lines[Behaviour.COPYING].append(scored(name, Behaviour.COPYING, *raises))
             lines[Behaviour.SUPPRESSION].append(scored(name, Behaviour.SUPPRESSION, *lowers))
     return [line for of_kind in lines.values() for line in of_kind]
-
-
-def attention_lines(
-    pattern: Tensor, rows: rules.RandomRows, kind: str, names: list[str]
-) -> list[Line]:
-    """Return the line of each head of a layer for one behaviour of its pattern."""
-    score = rules.attention_score(pattern, rows, kind)
-    columns = score.values.mT, score.null.mean((0, 1)), rules.attention_p(score, kind)
-    return [scored(name, kind, *numbers) for name, *numbers in zip(names, *columns, strict=True)]
 
 
 def scored(
@@ -143,9 +137,7 @@ def repeats(subject: Subject) -> list[Line]:
     model = subject.load()
     rows = default_rows(model, batch=rules.N_ROWS)
     logits = run(model, rows).logits
-    span = slice(rows.start, rows.start + rows.period)
-    first = token_losses(logits[:, span], rows.tokens[:, span]).mean(1)
-    by_chance = (logits[:, span][:, :-1].argmax(-1) == rows.tokens[:, span][:, 1:]).float().mean(1)
+    first, by_chance = one_pass(logits, rows, rows.start)
     second, accuracy = second_pass(logits, rows)
     gain = accuracy - by_chance
     error = gain.std() / len(gain) ** 0.5
@@ -177,7 +169,7 @@ def ablation(subject: Subject, kind: str, names: list[str]) -> list[Line]:
     """Ablate some heads, and compare the loss on the second pass with random heads of their layers."""
     model = subject.load()
     result = effect(model, default_rows(model, batch=4), names, draws=10)
-    control = float(result.controls.median()) if len(result.controls) else nan
+    control = float(result.controls.median())
     text = ", ".join(names)
     return [Line(kind, "loss without", result.change, *result.interval, control, text=text)]
 
@@ -304,11 +296,10 @@ def mlps(subject: Subject, k: int) -> list[Line]:
         result.append(Line(name, "measured error", layer.measured, text=text))
         result.append(Line(name, "promised error", layer.bound, text=text))
 
-    before = run(model, tokens).logits.float().log_softmax(-1)
-    after = run(converted, tokens).logits.float().log_softmax(-1)
-    divergence = (before.exp() * (before - after)).sum(-1).mean().clamp_min(0)
-    same_choice = (before.argmax(-1) == after.argmax(-1)).float().mean()
-    result.append(Line("model", "KL to the original", float(divergence), text=text))
+    before, after = run(model, tokens), run(converted, tokens)
+    kl = divergence(before, after).clamp_min(0)
+    same_choice = (before.logits.argmax(-1) == after.logits.argmax(-1)).float().mean()
+    result.append(Line("model", "KL to the original", float(kl), text=text))
     result.append(Line("model", "same first choice", float(same_choice), text=text))
     return result
 
