@@ -166,10 +166,8 @@ def copying_scores(
     W_O = done.model.blocks[layer].attn.W_O  # [head, d_head, d_model]
     what = f"What the heads of layer {layer} write with"
     W_O = in_full_precision(behind_layer(done.model, layer, "attn", W_O, what))
-    value = in_full_precision(done.recording[f"blocks.{layer}.attn.hook_v"][sources])
-    value = value.reshape(len(value), -1, W_O.shape[1]).transpose(0, 1)  # [group, source, d_head]
-    value = value.repeat_interleave(len(W_O) // len(value), dim=0)  # [head, source, d_head]
-    return eigenvalue_score(W_O @ unembed @ value)
+    value = in_full_precision(done.recording.heads_v(layer)[sources])  # [source, head, d_head]
+    return eigenvalue_score(W_O @ unembed @ value.transpose(0, 1))
 
 
 # What a model gains from the repetition

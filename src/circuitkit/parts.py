@@ -315,6 +315,12 @@ class Recording:
         z = self[f"blocks.{layer}.attn.hook_z"]
         return z if z.ndim == 4 else z.unflatten(-1, (n_heads(self.model, layer or 0), -1))
 
+    def heads_v(self, layer: int) -> Float[Tensor, "batch pos head d_head"]:
+        """The values of the heads of a layer, of which those of a group share theirs."""
+        z = self.heads_z(layer)
+        values = self[f"blocks.{layer}.attn.hook_v"].reshape(*z.shape[:2], -1, z.shape[3])
+        return values.repeat_interleave(z.shape[2] // values.shape[2], 2)
+
     def neurons_z(self, layer: int) -> Float[Tensor, "batch pos head"]:
         """What the neurons of a layer gathered; of a converted layer, its neuron-heads."""
         neurons = converted_neurons(self.model, layer)

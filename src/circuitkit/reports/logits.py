@@ -13,7 +13,7 @@ from circuitkit.bridge import Model, only_permanent_hooks
 from circuitkit.heads import in_full_precision
 from circuitkit.names import parse
 from circuitkit.norms import FrozenNorm
-from circuitkit.parts import n_heads, norm_before
+from circuitkit.parts import norm_before
 from circuitkit.reading import heads_of
 from circuitkit.reports.rules import LEAST, LEAST_LOGITS, upper_tail
 from circuitkit.residual import unembedding_matrix, writer_matrix
@@ -95,13 +95,8 @@ class Unembedding:
     def logits_by_source(self, name: str) -> Float[Tensor, "row pos id"]:
         """Return what a head would add to the logits if it attended to one position, for each."""
         (head,) = parse(name)
-        recording = self.done.recording
-        values = in_full_precision(recording[f"blocks.{head.layer}.attn.hook_v"])
-        d_head = recording.heads_z(head.layer).shape[-1]
-        values = values.reshape(*self.done.tokens.shape, -1, d_head)
-        # where several heads share their values, there are fewer values than heads
-        group = (head.number or 0) * values.shape[2] // n_heads(self.done.model, head.layer or 0)
-        return self.logits(name, values[:, :, group])
+        values = self.done.recording.heads_v(head.layer or 0)[:, :, head.number]
+        return self.logits(name, in_full_precision(values))
 
     def column(self, tokens: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         """Return where the logits of these tokens are."""
