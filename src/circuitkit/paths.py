@@ -75,6 +75,7 @@ def stream_of(paths: Iterable[Path]) -> Tensor | int:
     )
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class PathLogits(Mapping):
     """The logits of each path, `[batch, pos, d_vocab]`, by name; computed when they are read.
 
@@ -93,9 +94,8 @@ class PathLogits(Mapping):
     Source: see `path_logits`.
     """
 
-    def __init__(self, model_run: Run, paths: dict[str, Path]):
-        self.run = model_run
-        self.paths = paths
+    run: Run
+    paths: dict[str, Path]
 
     def __getitem__(self, name: str) -> Float[Tensor, "batch pos d_vocab"]:
         if not isinstance(name, str):

@@ -47,7 +47,10 @@ def page_of(
         "clear": clear,
         "best_of": {line.measure: line for line in sorted(scores, key=lambda line: line.excess)},
         "score_maps": score_maps(scores),
-        "pattern_maps": pattern_maps(patterns),
+        "pattern_maps": [
+            heat_map(name, pattern.float(), "source", "destination")
+            for name, pattern in patterns.items()
+        ],
         "circuit": circuit_of(results),
         "behaviours": {line.name: kind for kind in reversed(clear) for line in clear[kind]},
         "attention": next((pattern[-1].tolist() for pattern in patterns.values()), []),
@@ -155,11 +158,3 @@ def score_maps(scores: list[Line]) -> list[dict[str, Any]]:
             values[head.layer or 0, head.number or 0] = value
         maps.append(heat_map(kind, values, "head", "layer"))
     return maps
-
-
-def pattern_maps(patterns: dict[str, Tensor]) -> list[dict[str, Any]]:
-    """Draw attention patterns, with destinations as rows."""
-    return [
-        heat_map(name, pattern.float(), "source", "destination")
-        for name, pattern in patterns.items()
-    ]

@@ -329,12 +329,10 @@ def circuits(scores: list[Line], wire_lines: list[Line]) -> list[Line]:
             wires_of["virtual head", wire.name] = [wire]
         elif wire.text.startswith(Behaviour.PREFIX_MATCHING) and str(reader.part) in copying:
             wires_of.setdefault(("induction", str(reader.part)), []).append(wire)
-    return [circuit_line(kind, group) for (kind, _), group in wires_of.items()]
-
-
-def circuit_line(kind: str, group: list[Line]) -> Line:
-    """Return the line of a circuit, with the value and the p-value of its weakest wires."""
-    names = ", ".join(dict.fromkeys(wire.name for wire in group))
-    value = min(wire.value for wire in group)
-    p = max(wire.p for wire in group)
-    return Line(names, kind, value, p=p, named=True)
+    result = []
+    for (kind, _), group in wires_of.items():
+        names = ", ".join(dict.fromkeys(wire.name for wire in group))
+        # the value and the p-value of a circuit are those of its weakest wires
+        value, p = min(wire.value for wire in group), max(wire.p for wire in group)
+        result.append(Line(names, kind, value, p=p, named=True))
+    return result

@@ -212,7 +212,8 @@ def test_rows_of_the_pictures_are_layers_and_destinations():
     assert cells_of(scores) == {(0, 1): -0.3, (0, 2): 0.2, (1, 0): 0.5, (1, 1): 0.6}
     assert ">← layer<" in scores
     assert ">head 0 to 2 →<" in scores
-    (pattern,) = map(draw, page.pattern_maps({"L1H2": torch.tensor([[1.0, 0.0], [0.24, 0.76]])}))
+    weights = torch.tensor([[1.0, 0.0], [0.24, 0.76]])
+    pattern = draw(page.heat_map("L1H2", weights, "source", "destination"))
     assert cells_of(pattern) == {(0, 0): 1.0, (1, 0): 0.2, (1, 1): 0.8}
     assert ">← destination<" in pattern
 
