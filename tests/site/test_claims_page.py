@@ -9,16 +9,12 @@ ALL = claims.load()
 
 
 @pytest.fixture
-def page(browser, site):
-    context = browser.new_context()
-    made = context.new_page()
-    made.goto(f"{site}/book/claims.html")
-    yield made
-    context.close()
+def page(open_page, site):
+    return open_page(f"{site}/book/claims.html", again=True, width=1280).page
 
 
 def shown(page) -> set[str]:
-    return {row.get_attribute("id") for row in page.locator(".ck-claim:visible").all()}
+    return set(page.locator(".ck-claim:visible").evaluate_all("all => all.map(row => row.id)"))
 
 
 def row_of(claim) -> str:

@@ -124,18 +124,18 @@ def model_with_mlps(heads_per_neuron: int | None = None):
 
 def test_lab_tokenizer_agrees_with_the_library(page):
     tokenizer = load_model("two-layer").tokenizer
-    for text in [row["text"] for row in models.heldout_text()] + ODD_TEXTS:
+    for text in [row["text"] for row in models.heldout_text()[::3]] + ODD_TEXTS:
         expected = [0, *tokenizer(text, add_special_tokens=False)["input_ids"]]
         assert ask(page, "ids", text) == expected, text[:80]
 
 
 def test_logits_of_the_whole_model_are_those_of_pytorch(page):
-    assert max(difference(page, text) for text in texts()[:12]) < TOLERANCE
+    assert max(difference(page, text) for text in texts()[:5]) < TOLERANCE
 
 
 @pytest.mark.parametrize(
     "names",
-    [HEADS, WIRES[::5], pytest.param(WIRES, marks=pytest.mark.weekly)],
+    [HEADS, WIRES[::7], pytest.param(WIRES, marks=pytest.mark.weekly)],
     ids=["heads", "some wires", "wires"],
 )
 def test_logits_without_one_head_or_wire_are_those_of_pytorch(page, names):
@@ -154,7 +154,7 @@ def test_logits_without_several_heads_and_wires_are_those_of_pytorch(page):
         ("zero-layer", None, []),
         ("one-layer", None, ["L0H0"]),
         ("two-layer", 5000, ["L0H1", "L0H0->L1H3.K"]),
-        ("two-layer", 0, ["L0H1", "L0H0->L1H3.K"]),
+        pytest.param("two-layer", 0, ["L0H1", "L0H0->L1H3.K"], marks=pytest.mark.weekly),
     ],
 )
 def test_logits_of_the_other_models_are_those_of_pytorch(page, model, step, cuts):
@@ -250,21 +250,26 @@ def test_score_decomposition_is_that_of_the_library(page):
     assert np.array(ours["table"]) == pytest.approx(theirs.values[:-1, :-1].numpy(), abs=TOLERANCE)
 
 
-@pytest.mark.parametrize("cuts", [[], ["L0H1->L1H3.K", "L0H0", "L1H2"]], ids=["intact", "cut"])
+@pytest.mark.parametrize(
+    "cuts",
+    [pytest.param([], marks=pytest.mark.weekly), ["L0H1->L1H3.K", "L0H0", "L1H2"]],
+    ids=["intact", "cut"],
+)
 def test_effect_of_each_head_and_wire_is_that_of_its_ablation(page, cuts):
     model = load_model("two-layer")
     tokens, token = model.to_tokens(TEXT), model.to_single_token("ur")
     last = tokens.shape[1] - 1
     effects = ask(page, "effects", request(at=last, answer=token, cuts=cuts))
 
-    def logit(without) -> float:
+    @cache
+    def logit(*without: str) -> float:
         row = circuitkit.run(model, tokens, without=without).logits[0, -1]
         return float(row[token] - row.mean())
 
     assert set(effects) == {*HEADS, *WIRES}
     for name in [*HEADS, *WIRES]:
         absent = [cut for cut in cuts if cut != name]
-        expected = logit(absent) - logit([*absent, name])
+        expected = logit(*absent) - logit(*absent, name)
         assert effects[name] == pytest.approx(expected, abs=2 * TOLERANCE), name
 
 
@@ -456,8 +461,7 @@ def test_words_of_a_head_are_those_of_its_circuits(page, model, head):
         [[4, -2, 4], [-2, 4, 3]],  # after B1 the logits of C1 and C3 are equal
     ],
 )
-def test_verdict_of_the_toy_is_that_of_the_library(open_page, site, writes):
-    page = open_page(f"{site}/book/lab.html", again=True).page
+def test_verdict_of_the_toy_is_that_of_the_library(page, writes):
     page.evaluate(SET_SLIDERS, writes)
     model = sp.hand_specified(n_heads=2, n_trigrams=3)
     heads = heads_of(model)

@@ -26,8 +26,9 @@ def parts(page):
     return page.locator(".ck-predict").first, output, page.get_by_text(AFTER).first
 
 
-def test_answer_and_explanation_wait_until_the_reader_has_chosen(opened):
-    box, output, text = parts(opened.page)
+def test_answer_and_explanation_wait_for_a_choice_which_is_remembered_on_this_page(opened, site):
+    page = opened.page
+    box, output, text = parts(page)
     expect(output).to_be_hidden()
     expect(text).to_be_hidden()
     box.get_by_role("button", name="about 30%").press("Enter")
@@ -35,17 +36,16 @@ def test_answer_and_explanation_wait_until_the_reader_has_chosen(opened):
     expect(output).to_be_visible()
     expect(text).to_be_visible()
     assert opened.accessibility_faults(".ck-predict") == []
-    assert opened.problems == []
-
-
-def test_the_choice_is_remembered_and_can_be_changed(page):
-    box, output, _ = parts(page)
-    box.get_by_role("button", name="about 30%").click()
     page.reload()
     expect(box.get_by_role("status")).to_contain_text("You said about 30%")
     expect(output).to_be_visible()
     box.get_by_role("button", name="below 1%").click()
     expect(box.get_by_role("status")).to_have_text("✓ You said below 1%, which is right.")
+    assert opened.problems == []
+    page.goto(f"{site}/book/1-residual-stream/stream-is-a-sum.html")
+    other = page.locator(".ck-predict").first
+    expect(other.get_by_text("waits for your prediction")).to_be_visible()
+    expect(other.locator("[aria-pressed=true]")).to_have_count(0)
 
 
 def test_show_all_is_remembered_until_the_reader_takes_it_back(page):
@@ -58,13 +58,7 @@ def test_show_all_is_remembered_until_the_reader_takes_it_back(page):
     expect(output).to_be_hidden()
 
 
-def test_on_paper_and_without_script_the_answer_can_be_read(open_page, site):
-    page = open_page(f"{site}/{PAGE}.html", width=DESKTOP).page
-    _, output, text = parts(page)
-    page.emulate_media(media="print")
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    expect(output).to_be_visible()
-    expect(text).to_be_visible()
+def test_without_script_the_answer_can_be_read(open_page, site):
     plain = open_page(f"{site}/{PAGE}.html", java_script_enabled=False).page
     box, output, text = parts(plain)
     expect(box.locator("li")).to_have_count(3)
@@ -135,11 +129,3 @@ def test_a_number_is_compared_in_the_form_in_which_it_was_given(open_page, site)
         guess.fill(said)
         guess.press("Enter")
         expect(reply).to_have_text(told)
-
-
-def test_predictions_of_one_page_say_nothing_about_another(page, site):
-    parts(page)[0].get_by_role("button", name="about 30%").click()
-    page.goto(f"{site}/book/1-residual-stream/stream-is-a-sum.html")
-    box = page.locator(".ck-predict").first
-    expect(box.get_by_text("waits for your prediction")).to_be_visible()
-    expect(box.locator("[aria-pressed=true]")).to_have_count(0)

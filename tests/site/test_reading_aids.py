@@ -1,10 +1,10 @@
 """What helps a reader on a page: meanings of terms, buttons, notes, formulas, folded solutions."""
 
+import re
 from urllib.parse import unquote
 
 import nbformat
 import pytest
-from bs4 import BeautifulSoup
 from playwright.sync_api import expect
 
 from tests.support.site import DESKTOP, HTML, ROOT
@@ -63,15 +63,22 @@ def test_code_fits_a_page_of_1280_pixels(page):
     assert page.locator(".cell_input pre").evaluate_all(wide) == []
 
 
+def plain(html: str) -> str:
+    """A part of a page without its tags."""
+    return re.sub(r"<[^>]+>", "", html)
+
+
 @pytest.mark.parametrize("path", notebooks(), ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_a_page_counts_its_checks_and_shows_none_of_them(path):
     name = path.relative_to(ROOT).with_suffix(".html")
-    page = BeautifulSoup((HTML / name).read_text("utf-8"), "html.parser").article
+    page = (HTML / name).read_text("utf-8")
     cells = nbformat.read(path, as_version=4).cells
     checks = [cell for cell in cells if "check" in cell.metadata.get("tags", [])]
-    mark = page.find("a", class_="ck-checked")
-    assert int(mark.get_text().split()[1] if mark else 0) == len(checks)
-    code = "".join(block.get_text() for block in page.find_all(class_="cell_input"))
+    mark = re.search(r'<a class="ck-checked".*?</a>', page, re.S)
+    assert int(plain(mark[0]).split()[1] if mark else 0) == len(checks)
+    shown = re.findall(r'<div class="cell_input.*?<pre>(.*?)</pre>', page, re.S)
+    assert len(shown) == page.count('class="cell_input') > 0
+    code = plain("".join(shown))
     assert "google.colab" not in code
     assert "\nassert " not in code
-    assert len(page.find_all(class_="ck-card")) == 1
+    assert len(re.findall(r'class="[^"]*\bck-card\b', page)) == 1

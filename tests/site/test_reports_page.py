@@ -4,7 +4,6 @@ import csv
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
-import pytest
 from bs4 import BeautifulSoup
 from playwright.sync_api import expect
 
@@ -22,16 +21,8 @@ def named_lines() -> list[dict]:
     return lines
 
 
-@pytest.fixture
-def page(browser, site):
-    context = browser.new_context()
-    made = context.new_page()
-    made.goto(f"{site}/book/reports.html")
-    yield made
-    context.close()
-
-
-def test_the_search_shows_the_rows_with_every_word(page):
+def test_the_search_shows_the_rows_with_every_word(open_page, site):
+    page = open_page(f"{site}/book/reports.html", again=True, width=1280).page
     rows = page.locator(".ck-found tbody tr:visible")
     lines = named_lines()
     expect(rows).to_have_count(len(lines))

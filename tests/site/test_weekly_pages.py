@@ -26,6 +26,13 @@ def test_page_is_accessible_and_fits_in_every_theme_and_width(open_page, site, n
     assert opened.accessibility_faults() == []
 
 
+@pytest.mark.parametrize("address", ["book/claims.html?verdict=wrong", "search.html?q=softmax"])
+def test_what_is_found_is_accessible(open_page, site, address):
+    opened = open_page(f"{site}/{address}")
+    opened.read()
+    assert opened.accessibility_faults() == []
+
+
 @pytest.mark.parametrize(
     "name", ["3-induction-heads/why-two-layers", "4-mlps-as-heads/omega-construction"]
 )
