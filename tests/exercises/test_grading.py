@@ -22,7 +22,7 @@ SLOW = ("average_out", "patch", "where_they_part", "without_source")
 BY_NAME = {exercise.name: exercise for exercise in catalogue()}
 ENDLESS = "import time\nwhile True:\n    time.sleep(0.1)\n"
 GREEDY = "import time\nkept = b'x' * 1_500_000_000\ntime.sleep(60)\n"
-TALKATIVE = "for i in range(10**5):\n    print('a line that is printed', i)\n"
+TALKATIVE = "for i in range(50_000):\n    print('a line that is printed', i)\n"
 HOSTILE = {
     "endless": (ENDLESS, "did not end within"),
     "greedy": (GREEDY, "MB of memory"),
