@@ -254,7 +254,7 @@ def summary_of(lines: list[dict]) -> dict:
         "null of the terms": table["lookup, bag, terms of another"] - bag,
         "null of the bag": table["lookup, bag of another row"] - table["lookup"],
     }.items():
-        found[name] = [round(x, 3) for x in (float(value.mean()), *interval(value))]
+        found[name] = [round(x, 2) + 0.0 for x in (float(value.mean()), *interval(value))]
     return found
 
 
