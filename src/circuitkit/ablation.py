@@ -12,7 +12,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit.bridge import Model, undisturbed, versions_of_weights
+from circuitkit.bridge import (
+    Model,
+    listeners,
+    returning,
+    undisturbed,
+    versions_of_weights,
+)
 from circuitkit.checks import checked
 from circuitkit.cuts import Cuts, all_but, resolve
 from circuitkit.first_use import (
@@ -25,7 +31,7 @@ from circuitkit.first_use import (
 from circuitkit.hooks import hooked
 from circuitkit.intervention import CutRun, Replacement
 from circuitkit.names import parse
-from circuitkit.parts import Recording, hooks_to_record
+from circuitkit.parts import Recording, hooks_to_record, step_of
 from circuitkit.reading import converted_neurons, mask_of
 from circuitkit.rows import Rows, Text, read_rows
 from circuitkit.runs import Run
@@ -229,8 +235,12 @@ def run_with(
     cuts: Cuts,
     replacement: Replacement,
     recorded: set[str] | None = None,
+    base: Run | None = None,
 ) -> Run:
-    """Run a model with cuts that are resolved already; by default, record what parts need."""
+    """Run a model with cuts that are resolved already; by default, record what parts need.
+
+    With the run `base` of the same rows without cuts, layers before the first cut return what they returned there.
+    """
     weights = versions_of_weights(model)
     require_possible(model, cuts, require_same_model(model, weights))
     points = model.hook_dict
@@ -239,12 +249,25 @@ def run_with(
     if recorded is None:
         recorded = hooks_to_record(model, points)
     mask = mask_of_padding(model, rows)
-    with undisturbed(model), hooked(cut_run, points, recorded):
+    known = {}
+    if base is not None:
+        recording.values |= base.recording.values
+        returned = base.recording.returned
+        known = {block: returned[block] for block in layers_before(model, cuts)}
+    listening = listeners((block, recording.keep) for block in model.blocks)
+    with undisturbed(model), hooked(cut_run, points, recorded), listening, returning(known):
         logits = rows.blank(model(rows.tokens, **mask))
     if cuts.inputs:
         recording.require_additive(is_checked=True)
     again = partial(run_with, model, rows, cuts, replacement)
     return Run(model, rows, logits, recording, cuts, again, weights)
+
+
+def layers_before(model: Model, cuts: Cuts) -> list[Any]:
+    """The layers before the first one that a cut changes."""
+    on_paths = [part for missed in cuts.inputs.values() for path in missed for part in path[1:]]
+    steps = [step_of(model, part) for part in (*cuts.parts, *cuts.readers, *on_paths)]
+    return list(model.blocks)[: max(0, min(steps, default=0) // 2)]
 
 
 def mask_of_padding(model: Model, rows: Rows) -> dict[str, Tensor]:

@@ -141,6 +141,19 @@ def listeners(functions: Iterable[tuple[nn.Module, Callable]]) -> Iterator[None]
             handle.remove()
 
 
+@contextmanager
+def returning(outputs: dict[Any, Any]) -> Iterator[None]:
+    """Inside, modules return given values and compute nothing."""
+    for module, output in outputs.items():
+        # torch has no other way to leave out what a module computes
+        module.__dict__["forward"] = lambda *_, output=output, **__: output
+    try:
+        yield
+    finally:
+        for module in outputs:
+            del module.__dict__["forward"]
+
+
 # Switches
 
 

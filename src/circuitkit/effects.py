@@ -152,7 +152,7 @@ def measure_without(
     """The measure on each row after names have been replaced; `base` is the untouched run."""
     cuts = resolve(base.model, names, everywhere=replacement.positions is None)
     with torch.no_grad():
-        return measure(run_with(base.model, base.rows, cuts, replacement))
+        return measure(run_with(base.model, base.rows, cuts, replacement, base=base))
 
 
 def measure_of(base: Run, tokens: Text, measure: Measure, answers: Answers | None) -> MeasureOfRows:
@@ -265,6 +265,8 @@ def effect(
     A layer has one MLP and one bias, so their controls come from other layers. The interval is that of
     a normal mean over rows. `joblib.parallel_config` moves the runs to other processes or machines;
     threads would share the hooks of the model, so in threads one set is measured after another.
+    Layers before the first replaced place return what they returned in the whole model, and hooks there
+    do not act again.
     Source: Wang et al. 2022, "Interpretability in the Wild", patching; the controls are this book's.
 
     Examples

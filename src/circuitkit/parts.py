@@ -242,6 +242,8 @@ class Recording:
     reads, before the norm."""
     traced_for_cache: dict[str, Tensor] = field(default_factory=dict)
     """The same of the run that the cache comes from."""
+    returned: dict[Any, Any] = field(default_factory=dict)
+    """What the module of each layer returned."""
 
     is_additive: bool = False
     """Whether layers are known to add what they write to the stream."""
@@ -267,6 +269,10 @@ class Recording:
         """Keep what a hook sees; a user's listener at the same place has seen it already."""
         if isinstance(tensor, Tensor):
             self.values[str(hook.name)] = tensor
+
+    def keep(self, block: Any, _: tuple, output: Any) -> None:
+        """Keep what the module of a layer returns."""
+        self.returned[block] = output
 
     def stream(self, name: Name) -> Stream:
         """The stream that a head, an MLP or the unembedding reads, before the norm."""

@@ -10,7 +10,7 @@ import circuitkit as ck
 from circuitkit.effects import attribution, effect, wires
 from circuitkit.rows import repeated_tokens
 from circuitkit_book.induction_by_hand import build_induction_model
-from tests.support import tiny_models
+from tests.support import tiny_models, zoo
 
 ROWS = torch.tensor([[3, 7, 1, 22, 0, 7], [5, 5, 8, 2, 9, 11], [4, 12, 4, 9, 1, 20]])
 SIZES = {"d_model": 14, "d_head": 5, "n_layers": 3, "n_ctx": 16, "n_heads": 2, "d_vocab": 23}
@@ -279,3 +279,33 @@ def test_drawing_ends_when_there_is_no_other_control(plain):
     others = {f"L0H{i}->L1H{j}.K" for i in range(2) for j in range(2)} - {"L0H0->L1H1.K"}
     assert {*wire.sets[1:]} == {(name,) for name in others}
     assert effect(plain, ROWS, "embed", draws=10**9).sets == (("embed",),)
+
+
+CUTS = (
+    ["L2H1"],
+    ["L1H0->L2H1.K"],
+    ["L1 MLP"],
+    ["L1H1->unembed"],
+    ["L1H0->L2H1.V->unembed"],
+)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["gpt2", "gemma2", pytest.param("llama", marks=pytest.mark.weekly)]
+    + [pytest.param(kind, marks=pytest.mark.weekly) for kind in ("neox-parallel", "opt", "bert")],
+)
+def test_layers_before_the_first_cut_are_not_computed_again(kind):
+    model, rows = zoo.make(kind), ROWS + 3
+    base, called = ck.run(model, rows), []
+    layer = model.blocks[0].original_component
+    handle = layer.register_forward_hook(lambda *_: called.append("again"))
+    for names in CUTS:
+        called.clear()
+        found = effect(model, rows, names, measure=lambda run: run.logits.mean((1, 2)), draws=0)
+        assert called == ["again"]  # in the run without cuts only
+        expected = ck.run(model, rows, without=names).logits
+        torch.testing.assert_close(found.values[1], expected.mean((1, 2)), rtol=0, atol=1e-12)
+        assert (found.values[0] - found.values[1]).abs().max() > 1e-6
+    handle.remove()
+    torch.testing.assert_close(ck.run(model, rows).logits, base.logits, rtol=0, atol=0)
