@@ -154,6 +154,7 @@ def report(
     results, problems = computed(first_jobs(subject), subject, cache, fingerprint)
     scores = rules.decided(results).get("behaviour", [])
     more_results, more_problems = computed(later_jobs(scores), subject, cache, fingerprint)
+    measures.random_text.cache_clear()  # it holds the model
     patterns = more_results.pop("patterns", {})
     results = rules.decided(results | more_results)
     problems |= more_problems

@@ -11,7 +11,7 @@ from torch import Tensor
 from circuitkit.ablation import run
 from circuitkit.bridge import Model, only_permanent_hooks
 from circuitkit.heads import in_full_precision
-from circuitkit.names import parse
+from circuitkit.names import Name, parse
 from circuitkit.norms import FrozenNorm
 from circuitkit.parts import norm_before
 from circuitkit.reading import heads_of
@@ -42,6 +42,9 @@ BLOCK = 2**23
 """Sources times tokens: the size of the tables that are looked through for one head."""
 WINDOW = 32
 """A source of a skip trigram competes with so many tokens, itself included, for the attention."""
+
+AT_FIRST = "unembed.hook_in", lambda stream, hook: stream[:, :1]
+"""With this hook, a model computes logits at the first position only, which is faster where nobody reads them."""
 
 
 class Candidate(NamedTuple):
@@ -181,12 +184,12 @@ def lowered_p(
 
 
 class Text(NamedTuple):
-    """What is known of a model and a layer, before skip trigrams of its heads are searched.
+    """What is known of a model before skip trigrams of its heads are searched.
 
     Parameters
     ----------
     unembedding : of all tokens, in random text
-    embedding : of all tokens, behind the norm before the layer
+    embedding : of all tokens
     floor : what a skip trigram must add: `LEAST`, or more if the logits of the model are large
     """
 
@@ -195,9 +198,7 @@ class Text(NamedTuple):
     floor: float
 
     @classmethod
-    def of(
-        cls, model: Model, among: Int[Tensor, " id"], opening: list[int], layer: int = 0
-    ) -> "Text":
+    def of(cls, model: Model, among: Int[Tensor, " id"], opening: list[int]) -> "Text":
         """Run a model on a few rows of random text, and read its embedding."""
         generator = torch.Generator().manual_seed(0)
         n_pos = min(LONGEST, model.cfg.n_ctx - len(opening))
@@ -207,12 +208,15 @@ class Text(NamedTuple):
         spread = float(done.logits.float().std(-1).mean())
         floor = max(LEAST["skip trigram"], SHARE_OF_SPREAD * spread)
         embedding = in_full_precision(writer_matrix(model, "embed")[among])[None]
-        norm = norm_before(model, parse(f"L{layer}H0")[0])
+        return cls(Unembedding.of(done, among), embedding, floor)
+
+    def before(self, layer: int) -> "Text":
+        """Return the same with the embedding behind the norm before the heads of a layer."""
+        embedding, norm = self.embedding, norm_before(self.unembedding.done.model, Name("H", layer))
         if norm is not None:
             with only_permanent_hooks(norm):
                 embedding = norm(embedding)
-        unembedding = Unembedding.of(done, among)
-        return cls(unembedding, embedding.to(unembedding.W), floor)
+        return self._replace(embedding=embedding.to(self.unembedding.W))
 
 
 class Found(NamedTuple):
@@ -366,19 +370,20 @@ def trigrams_in_text(
     rows = placed(candidates, among, opening, n_pos, n_trials, crowd)
     names = {trigram.head for trigram in candidates}
     completions = torch.tensor([trigram.completion for trigram in candidates]).unique()
+    unembedding = Unembedding.of(text.unembedding.done, completions, of_all=True)
     found: list[list[Tensor]] = [[] for _ in candidates]
     for begin in range(0, len(rows.tokens), BATCH):
         batch = slice(begin, begin + BATCH)
-        done = run(model, Rows.of(rows.tokens[batch]))
-        unembedding = Unembedding.of(done, completions, of_all=True)
-        logits_of = {}
-        for name in names:
-            if total:
-                effect = effect_of_sources(done, Rows.of(rows.without[batch]), name)
-                logits_of[name] = effect[..., completions]
-            else:
-                logits = unembedding.logits_by_source(name)
-                logits_of[name] = logits - logits.mean(1, keepdim=True)
+        with model.hooks(fwd_hooks=[] if total else [AT_FIRST]):
+            done = run(model, Rows.of(rows.tokens[batch]))
+        unembedding = replace(unembedding, done=done, norm=done.recording.final_norm())
+        if total:
+            other = run(model, Rows.of(rows.without[batch]))
+            logits_of = {
+                name: effect_of_sources(done, other, name)[..., completions] for name in names
+            }
+        else:
+            logits_of = {name: unembedding.logits_by_source(name) for name in names}
         for r, tokens in enumerate(done.tokens):
             sources, destinations = rows.pairs[begin + r].T
             is_source = occurrences(tokens, sources, destinations)
@@ -390,22 +395,20 @@ def trigrams_in_text(
                     added = added[destinations]
                 else:
                     attention = done.pattern(candidate.head)[r, destinations].to(added)
-                    added = (attention * is_source) @ added
+                    added = (attention * is_source) @ (added - added.mean())
                 found[number].append(added.roll(-place))  # its own pair comes first
     return [compared(torch.stack(added), text.floor) for added in found]
 
 
-def effect_of_sources(done: Run, without: Rows, head: str) -> Float[Tensor, "row pos id"]:
+def effect_of_sources(done: Run, other: Run, head: str) -> Float[Tensor, "row pos id"]:
     """Return what the sources change in the logits, above the mean of all, as far as a head is needed.
 
     This is their effect in the whole model, less their effect if the head is replaced by its mean. The rows
-    `without` have other sources.
+    of the other run have other sources.
     """
-    model = done.model
-    other = run(model, without)
     effect = done.logits - other.logits
-    effect = effect - run(model, done.rows, without=head, fill="mean").logits
-    effect = effect + run(model, without, without=head, fill="mean").logits
+    for a_run, sign in ((done, -1), (other, 1)):
+        effect += sign * run(done.model, a_run.rows, without=head, fill=a_run).logits
     return effect - effect.mean(-1, keepdim=True)
 
 

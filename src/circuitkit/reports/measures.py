@@ -23,6 +23,7 @@ from circuitkit.reading import heads_of
 from circuitkit.reports import rules
 from circuitkit.reports.lines import Behaviour, Line
 from circuitkit.reports.logits import (
+    AT_FIRST,
     N_FIRST_TRIALS,
     Candidate,
     Measured,
@@ -86,7 +87,8 @@ def behaviour(subject: Subject) -> list[Line]:
     """Score every head on random rows that repeat, with an interval, a control and a p-value."""
     model = subject.load()
     rows = rules.random_rows(model)
-    done = run(model, Rows.of(rows.tokens))
+    with model.hooks(fwd_hooks=[AT_FIRST]):
+        done = run(model, Rows.of(rows.tokens))
     unembedding = Unembedding.of(done, rows.tokens.unique())
     lines: dict[str, list[Line]] = {kind: [] for kind in Behaviour}
     for layer in range(len(model.blocks)):
@@ -214,6 +216,15 @@ def words(subject: Subject, layer: int) -> list[Line]:
     return result
 
 
+@lru_cache(1)
+def random_text(subject: Subject) -> Text:
+    """Return what the layers of a model have in common, and keep it until another report asks."""
+    model = subject.load()
+    special_ids = set(getattr(model.tokenizer, "all_special_ids", []))
+    among = torch.tensor([i for i in range(model.cfg.d_vocab) if i not in special_ids])
+    return Text.of(model, among, rules.opening_tokens(model))
+
+
 @torch.no_grad()
 def trigrams(subject: Subject, layer: int) -> list[Line]:
     """Find the strongest skip trigrams of each head of a layer by weights; measure them in text.
@@ -226,10 +237,8 @@ def trigrams(subject: Subject, layer: int) -> list[Line]:
         # a network computes the logits, and what a head writes is far from what it makes of this
         require_sum_of_logits(model)
     spelled = speller(model)
-    special_ids = set(getattr(model.tokenizer, "all_special_ids", []))
-    among = torch.tensor([i for i in range(model.cfg.d_vocab) if i not in special_ids])
-    opening = rules.opening_tokens(model)
-    text = Text.of(model, among, opening, layer)
+    text = random_text(subject).before(layer)
+    among, opening = text.unembedding.ids, rules.opening_tokens(model)
     names = head_names(model, layer)
     n_more = N_MORE // len(names)
     candidates, n_sources = [], 0

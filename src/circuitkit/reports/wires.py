@@ -14,7 +14,7 @@ from circuitkit.names import Side, parse
 from circuitkit.parts import head_names, heads_before, norm_before, step_of
 from circuitkit.reading import heads_of
 from circuitkit.reports.lines import Behaviour, Line
-from circuitkit.reports.logits import Unembedding
+from circuitkit.reports.logits import AT_FIRST, Unembedding
 from circuitkit.reports.measures import Subject
 from circuitkit.reports.rules import (
     LEAST,
@@ -187,7 +187,8 @@ def cut_wires(
     model: Model, rows: RandomRows, kinds_of: dict[str, list[str]], alike: dict[str, list[str]]
 ) -> Iterator[Line]:
     """Cut the wires into some heads on these rows, one by one and in groups of heads that are alike."""
-    done = run(model, Rows.of(rows.tokens))
+    with model.hooks(fwd_hooks=[AT_FIRST]):
+        done = run(model, Rows.of(rows.tokens))
     unembedding = Unembedding.of(done, rows.tokens.unique())
     weights: dict[str, Tensor] = {kind: excess_weights(rows, kind) for kind in WIRED}
     generator = torch.Generator().manual_seed(0)

@@ -355,7 +355,7 @@ def best_by_weights(model, name, among, n_best=64, window=32):
 
 def test_the_strongest_skip_trigrams_by_weights(model):
     among = torch.arange(1, 2048, 2)
-    text = logits.Text.of(model.bridge, among, [0])
+    text = logits.Text.of(model.bridge, among, [0]).before(0)
     found = logits.trigrams_by_weights(text, "L0H1")
     expected = best_by_weights(model, "L0H1", among)
     assert found.n_sources == 1024

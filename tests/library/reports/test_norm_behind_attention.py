@@ -84,7 +84,7 @@ def test_skip_trigrams_by_weights_know_the_cap_and_the_norm_behind_attention(mod
     unembed = original.lm_head.weight.detach().T[:, among]
     W_O = W_O * (1 + original.model.norm.weight.detach())
     added = (value - value.mean(0)) @ W_O @ (unembed - unembed.mean(1, keepdim=True))
-    text = logits.Text.of(model, among, [], LAYER)
+    text = logits.Text.of(model, among, []).before(LAYER)
     for divisor in logits.divisors(
         text.unembedding.done, f"L{LAYER}H{head}", text.unembedding.norm
     ):
