@@ -28,7 +28,7 @@ from itertools import product
 from circuitkit.bridge import Model
 from circuitkit.names import Name, join, parse
 from circuitkit.parts import neuron_names, neurons_in, parts_of, require_part, step_of
-from circuitkit.reading import converted_neurons, neurons_of
+from circuitkit.reading import converted_neurons
 
 Chain = tuple[Name, ...]
 """What leads to an input: one part for a wire, several for a path. The parts of a path after its
@@ -193,15 +193,10 @@ def require_one_kind(model: Model, kept: Sequence[str], chains: Sequence[Chain])
 
 def parts_of_kind(model: Model, kind: str) -> list[Name]:
     """All heads, all MLPs or all neurons of a model, in order; of converted neurons, their heads."""
-    if kind != "N":
-        return [part for part in parts_of(model, neurons=False) if part.kind == kind]
-    layers = range(len(model.blocks))
-    return [
-        part
-        for layer in layers
-        if neurons_of(model, layer) is not None
-        for part in neurons_in(model, layer)
-    ]
+    if kind == "N":
+        layers = range(len(model.blocks))
+        return [neuron for layer in layers for neuron in neurons_in(model, layer)]
+    return [part for part in parts_of(model, neurons=False) if part.kind == kind]
 
 
 def require_chain(model: Model, text: str, chain: Chain) -> None:

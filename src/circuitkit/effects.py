@@ -550,8 +550,7 @@ def estimates_of_parts(
     for layer in attention_layers(model):
         by_place[f"L{layer}"] = head_names(model, layer), partial(Recording.heads_z, layer=layer)
     for layer in attention_layers(model) if neurons else ():
-        if neurons_of(model, layer) is not None:
-            own = list(map(str, neurons_in(model, layer)))
+        if own := list(map(str, neurons_in(model, layer))):
             by_place[f"L{layer} MLP"] = own, partial(Recording.neurons_z, layer=layer)
     names = [name for own, _ in by_place.values() for name in own]
     _, slopes = slopes_at(base, Replacement("zero", share=0), names, measure)

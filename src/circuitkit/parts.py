@@ -108,8 +108,10 @@ def neuron_names(layer: int, numbers: Any, n_terms: int) -> list[Name]:
 
 
 def neurons_in(model: Model, layer: int) -> list[Name]:
-    """The names of a layer's neurons; of a converted layer, of its neuron-heads."""
+    """The names of a layer's neurons, if it has any; of a converted layer, of its neuron-heads."""
     neurons = neurons_of(model, layer)
+    if neurons is None:
+        return []
     return neuron_names(layer, range(len(neurons.W_out)), len(neurons.terms))
 
 
