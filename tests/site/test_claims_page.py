@@ -4,13 +4,17 @@ import pytest
 from playwright.sync_api import expect
 
 from circuitkit_book import claims
+from tests.support.site import DESKTOP, OpenPage
 
 ALL = claims.load()
 
 
-@pytest.fixture
-def page(open_page, site):
-    return open_page(f"{site}/book/claims.html", again=True, width=1280).page
+@pytest.fixture(scope="module")
+def page(browser, site):
+    """One tab for all tests; each leaves all claims visible."""
+    opened = OpenPage(browser, f"{site}/book/claims.html", DESKTOP)
+    yield opened.page
+    opened.context.close()
 
 
 def shown(page) -> set[str]:
@@ -38,6 +42,8 @@ def test_words_that_are_typed_are_searched_in_the_claims(page):
     page.locator("[name=words]").fill("Proof theorem 4")
     assert "p11" in shown(page)
     assert len(shown(page)) < 10
+    page.get_by_role("button", name="Show all").press("Enter")
+    expect(page.locator("output")).to_have_text(f"{len(ALL)} claims")
 
 
 def test_a_row_shows_its_null_and_what_it_is_of(page):
@@ -50,7 +56,7 @@ def test_a_row_shows_its_null_and_what_it_is_of(page):
 
 @pytest.mark.weekly
 def test_a_claim_about_a_model_of_the_lab_opens_there(open_page, site):
-    opened = open_page(f"{site}/book/claims.html", again=True, width=1280)
+    opened = open_page(f"{site}/book/claims.html", again=True, width=DESKTOP)
     page = opened.page
     links = page.locator(".ck-see")
     assert links.count() == sum(claim.lab is not None for claim in ALL) > 15

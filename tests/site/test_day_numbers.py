@@ -72,7 +72,7 @@ def in_the_page(texts: list[str], path) -> list[tuple[dict, dict]]:
     return found
 
 
-@pytest.mark.parametrize("days", [DAYS[::5], pytest.param(DAYS, marks=pytest.mark.weekly)])
+@pytest.mark.parametrize("days", [DAYS[::10], pytest.param(DAYS, marks=pytest.mark.weekly)])
 def test_page_and_python_make_the_same_models_of_days_and_of_a_name(tmp_path, days):
     texts = [*days, TEXT]
     for text, (question, weights) in zip(

@@ -130,13 +130,13 @@ def test_lab_tokenizer_agrees_with_the_library(page):
 
 
 def test_logits_of_the_whole_model_are_those_of_pytorch(page):
-    assert max(difference(page, text) for text in texts()[:5]) < TOLERANCE
+    assert max(difference(page, text) for text in texts()[:3]) < TOLERANCE
 
 
 @pytest.mark.parametrize(
     "names",
-    [HEADS, WIRES[::7], pytest.param(WIRES, marks=pytest.mark.weekly)],
-    ids=["heads", "some wires", "wires"],
+    [[*HEADS[1::3], *WIRES[::7]], pytest.param([*HEADS, *WIRES], marks=pytest.mark.weekly)],
+    ids=["some", "all"],
 )
 def test_logits_without_one_head_or_wire_are_those_of_pytorch(page, names):
     for i, name in enumerate(names):
@@ -179,7 +179,7 @@ OTHER = "Mr. Hursley had a neighbour who disliked Mr. D"
 
 
 @pytest.mark.parametrize(
-    "cuts", [["L0H1->L1H3.K"], ["L1H3"], SEVERAL, *([name] for name in WIRES[::9])]
+    "cuts", [["L0H1->L1H3.K"], ["L1H3"], SEVERAL, *([name] for name in WIRES[::16])]
 )
 def test_values_patched_from_a_second_text_give_the_logits_of_the_library(page, cuts):
     model = load_model("two-layer")

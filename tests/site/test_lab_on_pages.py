@@ -34,7 +34,7 @@ def cut(page, name: str) -> None:
 
 
 def test_wires_show_how_much_they_matter_after_three_cuts(open_page, site):
-    opened = open_page(f"{site}/{FIND}", width=DESKTOP)
+    opened = open_page(f"{site}/{FIND}", again=True, width=DESKTOP)
     page = opened.page
     assert page.evaluate(LOADED) == []
     begin(page)
@@ -75,7 +75,7 @@ def test_an_answer_on_the_page_or_a_button_opens_what_is_closed(open_page, site)
 
 
 def test_born_in_your_tab_loads_on_a_phone_after_a_tap_only(open_page, site):
-    opened = open_page(f"{site}/{FORMS}", width=PHONE)
+    opened = open_page(f"{site}/{FORMS}", again=True, width=PHONE)
     page = opened.page
     page.locator("circuit-birth").scroll_into_view_if_needed()
     page.wait_for_timeout(100)

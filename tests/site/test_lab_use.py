@@ -165,21 +165,6 @@ def test_text_that_fails_is_explained_and_leads_to_one_that_works(open_lab):
     expect(why).to_have_text("")
 
 
-def test_any_token_can_be_the_answer(open_lab):
-    lab = open_lab()
-    lab.start()
-    field = lab.page.get_by_label("Another token as the answer")
-    field.fill("qqqq")
-    expect(lab.page.locator(".cl-finder [role=status]")).to_have_text("No token contains this.")
-    field.fill("king")
-    field.press("Enter")  # the token itself comes before longer ones
-    assert lab.wait().startswith("Chosen token: the probability of ")
-    chosen = lab.page.locator(".cl-followed button")
-    expect(chosen).to_have_text(re.compile("^·?king$"))
-    lab.press("Undo")
-    expect(chosen).to_have_text("ur")
-
-
 def test_cuts_that_stay_are_named_and_undoing_in_the_text_box_leaves_no_step(open_lab):
     lab = open_lab()
     lab.start()
@@ -269,9 +254,19 @@ def test_wire_is_patched_from_a_second_text_by_keyboard(open_lab):
     assert lab.probability("ur") == probability()
 
 
-def test_models_and_checkpoints_can_be_chosen(open_lab):
+def test_any_token_can_be_the_answer_and_models_and_checkpoints_can_be_chosen(open_lab):
     lab = open_lab()
     lab.start()
+    field = lab.page.get_by_label("Another token as the answer")
+    field.fill("qqqq")
+    expect(lab.page.locator(".cl-finder [role=status]")).to_have_text("No token contains this.")
+    field.fill("king")
+    field.press("Enter")  # the token itself comes before longer ones
+    assert lab.wait().startswith("Chosen token: the probability of ")
+    chosen = lab.page.locator(".cl-followed button")
+    expect(chosen).to_have_text(re.compile("^·?king$"))
+    lab.press("Undo")
+    expect(chosen).to_have_text("ur")
     lab.page.get_by_label("Training step").press("Home")
     expect(lab.page.locator(".cl-training output")).to_have_text("0")
     expect(lab.page.locator("circuit-lab .cl-status")).to_contain_text(
@@ -368,7 +363,8 @@ def shown(logits: torch.Tensor, token: int) -> str:
 )
 def test_a_neuron_is_found_and_its_wire_is_cut_with_the_keyboard(open_page, site, width, theme):
     phone = {"has_touch": True, "is_mobile": True} if width == PHONE else {}
-    lab = Lab(open_page(f"{site}/book/lab.html#lab-neuron", width=width, theme=theme, **phone))
+    address = f"{site}/book/lab.html#lab-neuron"
+    lab = Lab(open_page(address, width=width, theme=theme, **phone))
     asked = []
     lab.page.on("request", lambda request: asked.append(request.url))
     lab.wait()

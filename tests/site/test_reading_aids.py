@@ -1,9 +1,9 @@
 """What helps a reader on a page: meanings of terms, buttons, notes, formulas, folded solutions."""
 
+import json
 import re
 from urllib.parse import unquote
 
-import nbformat
 import pytest
 from playwright.sync_api import expect
 
@@ -72,8 +72,8 @@ def plain(html: str) -> str:
 def test_a_page_counts_its_checks_and_shows_none_of_them(path):
     name = path.relative_to(ROOT).with_suffix(".html")
     page = (HTML / name).read_text("utf-8")
-    cells = nbformat.read(path, as_version=4).cells
-    checks = [cell for cell in cells if "check" in cell.metadata.get("tags", [])]
+    cells = json.loads(path.read_text("utf-8"))["cells"]
+    checks = [cell for cell in cells if "check" in cell["metadata"].get("tags", [])]
     mark = re.search(r'<a class="ck-checked".*?</a>', page, re.S)
     assert int(plain(mark[0]).split()[1] if mark else 0) == len(checks)
     shown = re.findall(r'<div class="cell_input.*?<pre>(.*?)</pre>', page, re.S)

@@ -32,7 +32,7 @@ SHOW = """words => {
 
 @pytest.fixture
 def page(open_page, site):
-    return open_page(f"{site}/search.html?q=induction+head").page
+    return open_page(f"{site}/search.html?q=induction+head", again=True).page
 
 
 def test_answering_page_is_among_the_first_three_results(page):

@@ -20,7 +20,6 @@ PAGES = [
     "book/intro.html",
     "book/1-residual-stream/circuit-in-one-picture.html",
     "book/2-qk-and-ov/index.html",
-    "book/2-qk-and-ov/where-a-head-looks.html",
     "book/3-induction-heads/how-induction-forms.html",
     "book/3-induction-heads/exercises.html",
     "book/4-mlps-as-heads/appendix-omega.html",
