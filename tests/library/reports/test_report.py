@@ -361,7 +361,7 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused():
     tokenizer = ck.load_model("two-layer").tokenizer
     model = tiny_models.boot(torch.float32, **TINY | {"n_ctx": 64})
     model.tokenizer = tokenizer
-    with pytest.raises(ValueError, match="and the model has 23 tokens, 0 to 22"):
+    with pytest.raises(ValueError, match="but this model has the tokens 0 to 22"):
         ck.report(model)
 
 
