@@ -37,6 +37,8 @@ IMPORTED = (
     "circuitkit_book.exercises",
     "ipykernel.kernelapp",
     "ipykernel.ipkernel",
+    "ipykernel.debugger",  # half of the time that a kernel would need to start
+    "sqlite3",
 )
 # The C library keeps large blocks that were freed: a page that is given back is cleared again before its next use.
 KEEP_MEMORY = {
