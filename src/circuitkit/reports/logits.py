@@ -191,11 +191,13 @@ class Text(NamedTuple):
     unembedding : of all tokens, in random text
     embedding : of all tokens
     floor : what a skip trigram must add: `LEAST`, or more if the logits of the model are large
+    opening : the tokens before the text
     """
 
     unembedding: Unembedding
     embedding: Float[Tensor, "1 id d_model"]
     floor: float
+    opening: list[int]
 
     @classmethod
     def of(cls, model: Model, among: Int[Tensor, " id"], opening: list[int]) -> "Text":
@@ -208,7 +210,7 @@ class Text(NamedTuple):
         spread = float(done.logits.float().std(-1).mean())
         floor = max(LEAST["skip trigram"], SHARE_OF_SPREAD * spread)
         embedding = in_full_precision(writer_matrix(model, "embed")[among])[None]
-        return cls(Unembedding.of(done, among), embedding, floor)
+        return cls(Unembedding.of(done, among), embedding, floor, opening)
 
     def before(self, layer: int) -> "Text":
         """Return the same with the embedding behind the norm before the heads of a layer."""
@@ -219,29 +221,23 @@ class Text(NamedTuple):
         return self._replace(embedding=embedding.to(self.unembedding.W))
 
 
-class Found(NamedTuple):
-    """The strongest skip trigrams of a head by weights, and how many sources were looked through.
-
-    Parameters
-    ----------
-    candidates : the strongest first
-    strengths : the expected logits of each
-    n_sources : how many
-    """
-
-    candidates: list[Candidate]
-    strengths: list[float]
-    n_sources: int
+def n_sources(n_tokens: int) -> int:
+    """Return how many sources are looked through, as many as `BLOCK` allows."""
+    return min(n_tokens, max(1, BLOCK // n_tokens))
 
 
-def trigrams_by_weights(text: Text, name: str) -> Found:
+def trigrams_by_weights(text: Text, name: str) -> list[tuple[float, Candidate]]:
     """Find the strongest skip trigrams of a head, from embeddings behind the norm and from weights.
 
     A source competes with `WINDOW - 1` typical tokens for the attention of a destination. The
     strength is this attention times what the source adds to the logit of the completion, above
     typical sources, divided by the divisors that norms have in random text. All destinations and all
-    completions are looked through, and the sources that add most to all logits, as many as `BLOCK`
-    allows: all, if the vocabulary has at most 2,896 tokens.
+    completions are looked through, and the sources that add most to all logits, as many as `n_sources`
+    says: all, if the vocabulary has at most 2,896 tokens.
+
+    Returns
+    -------
+    The strength and the tokens of each, the strongest first.
     """
     done, among, W_U, final_norm = vars(text.unembedding).values()
     model = done.model
@@ -253,7 +249,7 @@ def trigrams_by_weights(text: Text, name: str) -> Found:
     value = head.side("V", text.embedding)[0, 0]
     value = value - value.mean(0)
     size = (value @ (OV @ OV.mT) * value).sum(1)
-    sources = size.topk(min(len(among), max(1, BLOCK // len(among)))).indices
+    sources = size.topk(n_sources(len(among))).indices
     logits, completion = (value[sources] @ OV).topk(min(N_OF_EACH, len(among)), 1)
 
     # the scores of typical sources, of which some are enough for a mean
@@ -280,7 +276,7 @@ def trigrams_by_weights(text: Text, name: str) -> Found:
     s, d, c = torch.unravel_index(best, rank.shape)
     ids = among[torch.stack([sources[s], destination[d, s], completion[s, c]], 1)]
     candidates = [Candidate(name, *trigram) for trigram in ids.tolist()]
-    return Found(candidates, strength.flatten()[best].tolist(), len(sources))
+    return list(zip(strength.flatten()[best].tolist(), candidates, strict=True))
 
 
 class Placed(NamedTuple):
@@ -300,18 +296,13 @@ class Placed(NamedTuple):
     without: Int[Tensor, "row pos"]
 
 
-def placed(
-    candidates: list[Candidate],
-    among: Tensor,
-    opening: list[int],
-    n_pos: int,
-    n_trials: int,
-    crowd: float = 1.0,
-) -> Placed:
+def placed(text: Text, candidates: list[Candidate], n_trials: int, crowd: float = 1.0) -> Placed:
     """Put each candidate at random places in several rows; all other tokens are random.
 
     At most a share `crowd` of the pairs of a row are candidates, so that these do not disturb each other.
     """
+    among, start = text.unembedding.ids, torch.tensor(text.opening, dtype=torch.long)
+    n_pos = min(LONGEST, text.unembedding.done.model.cfg.n_ctx - len(start))
     generator = torch.Generator().manual_seed(n_trials)
     ids = torch.tensor([[trigram.source, trigram.destination] for trigram in candidates])
     n_pairs = max(1, n_pos // 4)
@@ -323,9 +314,9 @@ def placed(
             places = torch.randperm(n_pos, generator=generator)[: 2 * n_pairs]
             places = places.view(-1, 2).sort(1).values  # a source is before its destination
             row[places[: len(chosen)]] = ids[chosen]
-            tokens.append(torch.cat([torch.tensor(opening, dtype=torch.long), row]))
+            tokens.append(torch.cat([start, row]))
             numbers.append(chosen.tolist())
-            pairs.append(places + len(opening))
+            pairs.append(places + len(start))
     places = torch.stack(pairs)
     others = among[torch.randint(len(among), places.shape[:2], generator=generator)]
     without = torch.stack(tokens).scatter(1, places[:, :, 0], others)
@@ -348,12 +339,7 @@ class Measured(NamedTuple):
 
 
 def trigrams_in_text(
-    text: Text,
-    candidates: list[Candidate],
-    opening: list[int],
-    n_trials: int,
-    *,
-    total: bool = False,
+    text: Text, candidates: list[Candidate], n_trials: int, *, total: bool = False
 ) -> list[Measured]:
     """Measure what heads add to the logit of the completion where source and destination occur.
 
@@ -361,13 +347,11 @@ def trigrams_in_text(
     ----------
     text : the model, the tokens of the text, and the floor
     candidates : what is measured
-    opening, n_trials : the tokens before the text, and how often each candidate is placed
+    n_trials : how often each candidate is placed
     total : whether the total effect is measured, see `effect_of_sources`, and not what the head writes
     """
-    model, among = text.unembedding.done.model, text.unembedding.ids
-    n_pos = min(LONGEST, model.cfg.n_ctx - len(opening))
-    crowd = SPARSE if total else 1.0
-    rows = placed(candidates, among, opening, n_pos, n_trials, crowd)
+    model = text.unembedding.done.model
+    rows = placed(text, candidates, n_trials, SPARSE if total else 1.0)
     names = {trigram.head for trigram in candidates}
     completions = torch.tensor([trigram.completion for trigram in candidates]).unique()
     unembedding = Unembedding.of(text.unembedding.done, completions, of_all=True)
@@ -431,16 +415,16 @@ def compared(added: Float[Tensor, "trial pair"], floor: float) -> Measured:
     return Measured(float(values.mean()), float(null.mean()), float(p))
 
 
-def tested_trigrams(text: Text, candidates: list[Candidate], opening: list[int]) -> list[Measured]:
+def tested_trigrams(text: Text, candidates: list[Candidate]) -> list[Measured]:
     """Measure skip trigrams in a few places, and those that reach half of the floor in others.
 
     The p-value of those that were measured in a few places only is 1.
     """
-    first = trigrams_in_text(text, candidates, opening, N_FIRST_TRIALS)
+    first = trigrams_in_text(text, candidates, N_FIRST_TRIALS)
     result = [measured._replace(p=1.0) for measured in first]
     chosen = [i for i, found in enumerate(first) if found.value - found.control >= text.floor / 2]
     if chosen:
-        again = trigrams_in_text(text, [candidates[i] for i in chosen], opening, N_TRIALS)
+        again = trigrams_in_text(text, [candidates[i] for i in chosen], N_TRIALS)
         for number, measured in zip(chosen, again, strict=True):
             result[number] = measured
     return result

@@ -31,6 +31,7 @@ from circuitkit.reports.logits import (
     Unembedding,
     copying,
     lowered_p,
+    n_sources,
     tested_trigrams,
     trigrams_by_weights,
     trigrams_in_text,
@@ -238,39 +239,31 @@ def trigrams(subject: Subject, layer: int) -> list[Line]:
         require_sum_of_logits(model)
     spelled = speller(model)
     text = random_text(subject).before(layer)
-    among, opening = text.unembedding.ids, rules.opening_tokens(model)
-    names = head_names(model, layer)
+    names, n_tokens = head_names(model, layer), len(text.unembedding.ids)
     n_more = N_MORE // len(names)
-    candidates, n_sources = [], 0
+    candidates = []
     for name in names:
         found = trigrams_by_weights(text, name)
-        candidates += found.candidates[:N_TRIGRAMS]
-        more = list(zip(found.strengths, found.candidates, strict=True))[N_TRIGRAMS:]
-        candidates += [other for strength, other in more[:n_more] if strength >= text.floor]
-        n_sources = found.n_sources
-    share = n_sources / len(among)
-    what = f"{n_sources:,} sources, {len(among):,} destinations and {len(among):,} completions"
+        more = [pair for pair in found[N_TRIGRAMS:][:n_more] if pair[0] >= text.floor]
+        candidates += [candidate for _, candidate in found[:N_TRIGRAMS] + more]
+    what = (
+        f"{n_sources(n_tokens):,} sources, {n_tokens:,} destinations and {n_tokens:,} completions"
+    )
     what += " (those whose completion an MLP adds are not looked for)"
-    lines = [Line(f"L{layer}", "looked through", share, text=what)]
-    tested = tested_trigrams(text, candidates, opening)
-    lines += [
-        trigram_line("skip trigram", candidate, spelled, measured)
-        for candidate, measured in zip(candidates, tested, strict=True)
-    ]
-    clear = [
-        c for c, measured in zip(candidates, tested, strict=True) if measured.p < rules.FALSE_SHARE
-    ]
+    lines = [Line(f"L{layer}", "looked through", n_sources(n_tokens) / n_tokens, text=what)]
+    tested = list(zip(candidates, tested_trigrams(text, candidates), strict=True))
+    lines += [trigram_line("skip trigram", *pair, spelled) for pair in tested]
+    clear = [candidate for candidate, measured in tested if measured.p < rules.FALSE_SHARE]
     if clear:
-        total = trigrams_in_text(text, clear, opening, N_FIRST_TRIALS, total=True)
-        lines += [
-            trigram_line("total effect", candidate, spelled, measured._replace(p=nan))
-            for candidate, measured in zip(clear, total, strict=True)
-        ]
+        total = trigrams_in_text(text, clear, N_FIRST_TRIALS, total=True)
+        for candidate, measured in zip(clear, total, strict=True):
+            without_p = measured._replace(p=nan)
+            lines.append(trigram_line("total effect", candidate, without_p, spelled))
     return lines
 
 
 def trigram_line(
-    measure: str, trigram: Candidate, spelled: Callable[[int], str], measured: Measured
+    measure: str, trigram: Candidate, measured: Measured, spelled: Callable[[int], str]
 ) -> Line:
     """Return the line of a skip trigram, with its tokens as text."""
     name, *ids = trigram

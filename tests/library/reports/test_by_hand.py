@@ -358,17 +358,18 @@ def test_the_strongest_skip_trigrams_by_weights(model):
     text = logits.Text.of(model.bridge, among, [0]).before(0)
     found = logits.trigrams_by_weights(text, "L0H1")
     expected = best_by_weights(model, "L0H1", among)
-    assert found.n_sources == 1024
+    assert logits.n_sources(len(among)) == 1024
+    strengths, candidates = zip(*found, strict=True)
     torch.testing.assert_close(
-        torch.tensor(found.strengths), torch.tensor([e[1] for e in expected]), rtol=1e-3, atol=1e-3
+        torch.tensor(strengths), torch.tensor([e[1] for e in expected]), rtol=1e-3, atol=1e-3
     )
-    same = sum(tuple(c[1:]) == e[2:] for c, e in zip(found.candidates, expected, strict=True))
+    same = sum(tuple(c[1:]) == e[2:] for c, e in zip(candidates, expected, strict=True))
     assert same >= 60  # ties may be broken in another way
 
 
-def measured(model, found, among, n_trials):
+def measured(model, text, found, n_trials):
     """For each candidate its mean, its control and its p-value in random text."""
-    text = logits.placed(found, among, [0], 128, n_trials)
+    text = logits.placed(text, found, n_trials)
     streams, patterns, _ = model.run(text.tokens)
     values, null = [[] for _ in found], [[] for _ in found]
     for row, numbers in enumerate(text.numbers):
@@ -399,14 +400,13 @@ def test_skip_trigrams_are_measured_above_other_sources(model, stored, layer):
     found = []
     for name in HEADS[4 * layer : 4 * layer + 4]:
         best = logits.trigrams_by_weights(text, name)
-        found += best.candidates[:8]
-        more = zip(best.strengths[8:40], best.candidates[8:40], strict=True)
-        found += [candidate for strength, candidate in more if strength >= 1.5]
-    first = list(measured(model, found, among, 4))
+        found += [candidate for _, candidate in best[:8]]
+        found += [candidate for strength, candidate in best[8:40] if strength >= 1.5]
+    first = list(measured(model, text, found, 4))
     again = [i for i, (value, control, _) in enumerate(first) if value - control >= 0.75]
     expected = [(value, control, 1.0) for value, control, _ in first]
     if again:
-        second = measured(model, [found[i] for i in again], among, 16)
+        second = measured(model, text, [found[i] for i in again], 16)
         for i, numbers in zip(again, second, strict=True):
             expected[i] = numbers
     of_layer = stored[stored["part"] == f"trigrams L{layer}"]

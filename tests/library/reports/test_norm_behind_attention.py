@@ -93,9 +93,9 @@ def test_skip_trigrams_by_weights_know_the_cap_and_the_norm_behind_attention(mod
     rank = strength * (1 + 0.01 * score.clamp_min(0).T[:, :, None])
     best = rank.flatten().topk(6).indices
     ids = torch.stack(torch.unravel_index(best, rank.shape), 1)
-    found = logits.trigrams_by_weights(text, f"L{LAYER}H{head}")
-    assert [list(candidate[1:]) for candidate in found.candidates[:6]] == among[ids].tolist()
+    found = logits.trigrams_by_weights(text, f"L{LAYER}H{head}")[:6]
+    assert [list(candidate[1:]) for _, candidate in found] == among[ids].tolist()
     expected = strength.flatten()[best]
     torch.testing.assert_close(
-        torch.tensor(found.strengths[:6]), expected, rtol=1e-3, atol=1e-5, check_dtype=False
+        torch.tensor([pair[0] for pair in found]), expected, rtol=1e-3, atol=1e-5, check_dtype=False
     )
