@@ -20,6 +20,8 @@ MANY = int(os.environ.get("CIRCUITKIT_PROMISES", "48"))
 # In units of the last place of the sum of all sizes: twice the most that 240 layers lose. Half types are summed in float32.
 UNITS = {torch.float64: 16, torch.float32: 4, torch.bfloat16: 1, torch.float16: 1}
 DTYPES = list(UNITS)
+SOME_DTYPES = [torch.float64, torch.bfloat16]
+SOME_DTYPES += [pytest.param(d, marks=pytest.mark.weekly) for d in (torch.float32, torch.float16)]
 
 
 def layer(seed):
@@ -91,7 +93,7 @@ def test_no_layer_exceeds_its_bound_by_more_than_rounding(dtype):
         assert ((mlp(x).double() - exact).abs() <= approximation + rounding).all(), seed
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", SOME_DTYPES)
 @pytest.mark.parametrize(
     ("activation", "gated"), [("relu", False), ("gelu", False), ("silu", True)]
 )
