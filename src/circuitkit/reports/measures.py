@@ -139,6 +139,7 @@ def repeats(subject: Subject) -> list[Line]:
     """
     model = subject.load()
     rows = default_rows(model, batch=rules.N_ROWS)
+    length = str(rows.period)
     logits = run(model, rows).logits
     first, by_chance = one_pass(logits, rows, rows.start)
     second, accuracy = second_pass(logits, rows)
@@ -148,7 +149,7 @@ def repeats(subject: Subject) -> list[Line]:
     result = [
         scored("model", "loss on the first pass", first),
         scored("model", "loss on the second pass", second),
-        scored("model", "predicts repeats", accuracy, by_chance.mean(), p),
+        replace(scored("model", "predicts repeats", accuracy, by_chance.mean(), p), text=length),
     ]
     if model.tokenizer is not None and len(subject.prompt) > 1:
         text = run(model, subject.tokens())

@@ -44,7 +44,7 @@ class Finding(NamedTuple):
 
 
 def findings(results: Results) -> list[Finding]:
-    """Return what the first sentences of a page say; that no head does induction may be one of them."""
+    """Return what the first sentences of a page say; that no induction head was found may be one of them."""
     every = [line for lines in results.values() for line in lines]
     found: list[Finding] = []
     inductive = ""

@@ -113,7 +113,7 @@ def test_the_shipped_two_layer_model_has_its_induction_head_and_its_wires(made):
 
 def test_no_head_of_a_one_layer_model_is_said_to_do_induction(of_one_layer):
     assert named(of_one_layer, "prefix matching") == []
-    assert "so no head does induction" in of_one_layer.html
+    assert "so no induction head was found" in of_one_layer.html
     assert not any("prefix matching" in part for part in of_one_layer.table["part"])
 
 
@@ -240,7 +240,7 @@ def test_the_first_sentences_say_what_was_found(made, of_one_layer, of_mlps):
         for n in ("first", "second")
     ]
     right = line(made, "repeats", "model", "predicts repeats")
-    assert repeats.startswith("The model predicts repeats")
+    assert repeats.startswith("The model predicts repeats: if a span of 64 random tokens")
     assert f"right at {right['value']:.0%} of the positions of the second pass" in repeats
     assert f"is {first:.2f} nats on the first pass and {second:.2f} on the second" in repeats
     assert (
@@ -259,7 +259,7 @@ def test_the_first_sentences_say_what_was_found(made, of_one_layer, of_mlps):
     assert f"{told['value']:.2g} without L1H2" in text
     repeats, head, _ = sentences_of(of_one_layer)
     assert repeats.startswith("The model does not predict repeats")
-    assert "No head does induction: none of 4 heads" in head
+    assert "No head was found that does induction: none of 4 heads" in head
     _, only = sentences_of(ck.report("zero-layer"))
     assert "the model predicts" in only
 
