@@ -133,23 +133,25 @@ def serve(listener: socket.socket) -> None:
 
 def do_once() -> None:
     """Do what most notebooks would do for the first time: read the held-out text, draw, and print a table."""
-    from io import BytesIO
-
+    import matplotlib
     import pandas
     from matplotlib.figure import Figure
-    from PIL import Image
 
     from circuitkit import models
+    from circuitkit.figures import pictures
 
     models.heldout_tokens()
     models.load_model("one-layer")("A text")
-    fig = Figure(layout="constrained")
-    fig.subplots().plot([0, 1], label="a curve")
-    fig.legend(title="curves")
-    drawn = BytesIO()
-    fig.savefig(drawn)
-    Image.open(drawn).load()
-    pandas.DataFrame({"a column": [0.5]}).to_html()
+    with matplotlib.rc_context():
+        pictures.style()
+        fig = Figure(layout="constrained")
+        axes = fig.subplots()
+        axes.plot([0, 1], label="a curve")
+        axes.set(title="a title", xlabel="$\\log_{10} x$")  # mathematics has a parser of its own
+        axes.legend(title="curves", fontsize=9)
+        pictures.to_png(fig, colours=255)
+    table = pandas.DataFrame({"a column": [0.5]})
+    table.to_html(), str(table)
 
 
 def become_kernel(connection: socket.socket) -> None:
