@@ -2,23 +2,23 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit.ablation import run
-from circuitkit.bridge import Model, only_permanent_hooks
+from circuitkit.bridge import Model
 from circuitkit.heads import in_full_precision
-from circuitkit.names import Name, parse
+from circuitkit.names import parse
 from circuitkit.norms import FrozenNorm
-from circuitkit.parts import norm_before
 from circuitkit.reading import heads_of
 from circuitkit.reports.rules import LEAST, LEAST_LOGITS, upper_tail
 from circuitkit.residual import unembedding_matrix, writer_matrix
 from circuitkit.rows import Rows
 from circuitkit.runs import Run
+from circuitkit.skip_trigrams import token_rows
 
 N_FIRST_TRIALS = 4
 """Each skip trigram is put at so many random places first, to find those that are worth more."""
@@ -189,19 +189,19 @@ class Text(NamedTuple):
     Parameters
     ----------
     unembedding : of all tokens, in random text
-    embedding : of all tokens
     floor : what a skip trigram must add: `LEAST`, or more if the logits of the model are large
     opening : the tokens before the text
+    read : what the heads of a layer read of all tokens, see `before`
     """
 
     unembedding: Unembedding
-    embedding: Float[Tensor, "1 id d_model"]
     floor: float
     opening: list[int]
+    read: Any = None
 
     @classmethod
     def of(cls, model: Model, among: Int[Tensor, " id"], opening: list[int]) -> "Text":
-        """Run a model on a few rows of random text, and read its embedding."""
+        """Run a model on a few rows of random text."""
         generator = torch.Generator().manual_seed(0)
         n_pos = min(LONGEST, model.cfg.n_ctx - len(opening))
         tokens = among[torch.randint(len(among), (2, n_pos), generator=generator)]
@@ -209,16 +209,13 @@ class Text(NamedTuple):
         done = run(model, Rows.of(torch.cat([start, tokens], 1)))
         spread = float(done.logits.float().std(-1).mean())
         floor = max(LEAST["skip trigram"], SHARE_OF_SPREAD * spread)
-        embedding = in_full_precision(writer_matrix(model, "embed")[among])[None]
-        return cls(Unembedding.of(done, among), embedding, floor, opening)
+        return cls(Unembedding.of(done, among), floor, opening)
 
     def before(self, layer: int) -> "Text":
-        """Return the same with the embedding behind the norm before the heads of a layer."""
-        embedding, norm = self.embedding, norm_before(self.unembedding.done.model, Name("H", layer))
-        if norm is not None:
-            with only_permanent_hooks(norm):
-                embedding = norm(embedding)
-        return self._replace(embedding=embedding.to(self.unembedding.W))
+        """Return the same with what the heads of a layer read of each token alone, `[1, id, d_model]`."""
+        done, among, W, _ = vars(self.unembedding).values()
+        read = token_rows(done.model, f"L{layer}H0")[among]
+        return self._replace(read=read[None].to(W))
 
 
 def n_sources(n_tokens: int) -> int:
@@ -246,16 +243,16 @@ def trigrams_by_weights(text: Text, name: str) -> list[tuple[float, Candidate]]:
     OV = in_full_precision(writer_matrix(model, name)) @ W_U
     for divisor in divisors(done, name, final_norm):
         OV = OV / divisor.mean()
-    value = head.side("V", text.embedding)[0, 0]
+    value = head.side("V", text.read)[0, 0]
     value = value - value.mean(0)
     size = (value @ (OV @ OV.mT) * value).sum(1)
     sources = size.topk(n_sources(len(among))).indices
     logits, completion = (value[sources] @ OV).topk(min(N_OF_EACH, len(among)), 1)
 
     # the scores of typical sources, of which some are enough for a mean
-    query = head.side("Q", text.embedding)
-    key = head.side("K", text.embedding[:, sources])
-    typical = head.side("K", text.embedding[:, :: max(1, len(among) // N_TYPICAL)])
+    query = head.side("Q", text.read)
+    key = head.side("K", text.read[:, sources])
+    typical = head.side("K", text.read[:, :: max(1, len(among) // N_TYPICAL)])
     scores, destination = [], []
     for begin in range(0, len(among), BLOCK // 1024):
         some = query[:, :, begin : begin + BLOCK // 1024]

@@ -396,7 +396,7 @@ def measured(model, text, found, n_trials):
 @pytest.mark.parametrize("layer", [0, pytest.param(1, marks=pytest.mark.weekly)])
 def test_skip_trigrams_are_measured_above_other_sources(model, stored, layer):
     among = torch.arange(1, 2048)
-    text = logits.Text.of(model.bridge, among, [0])
+    text = logits.Text.of(model.bridge, among, [0]).before(layer)
     found = []
     for name in HEADS[4 * layer : 4 * layer + 4]:
         best = logits.trigrams_by_weights(text, name)
