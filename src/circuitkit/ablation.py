@@ -162,15 +162,19 @@ def run(
     with torch.no_grad():
         cuts = resolve(model, names, everywhere=at is None)
         result = run_with(model, rows, cuts, replacement)
-    if bool(
-        rows.select(result.logits).max().isnan()
-    ):  # the largest of numbers with NaN among them is NaN
+    require_numbers(result)
+    return result
+
+
+def require_numbers(result: Run) -> None:
+    """Raise a `ValueError` for logits that are not numbers."""
+    # the largest of numbers with NaN among them is NaN
+    if bool(result.rows.select(result.logits).max().isnan()):
         raise ValueError(
             "The output of the model holds NaN, so nothing could be read from this run. Look for NaN "
             "among the weights, or in what hooks put in; model.run_with_cache(tokens) shows where it "
             "begins."
         )
-    return result
 
 
 def replacement_of(

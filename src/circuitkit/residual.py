@@ -11,9 +11,10 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens import FactoredMatrix
 
-from circuitkit.ablation import run
+from circuitkit.ablation import require_numbers, run, run_with
 from circuitkit.bridge import Model, norms_close_layers, submodules
 from circuitkit.checks import checked, require_bridge, require_finite
+from circuitkit.cuts import resolve
 from circuitkit.first_use import (
     factor_of,
     require_norms_before_layers,
@@ -22,11 +23,13 @@ from circuitkit.first_use import (
     require_sum_of_logits,
     require_unembedding_of_stream,
 )
+from circuitkit.intervention import Replacement
 from circuitkit.names import Name, parse, unknown
 from circuitkit.norms import FrozenNorm
 from circuitkit.parts import (
     biases_at_end,
     head_names,
+    hooks_to_record,
     n_heads,
     norm_before,
     require_part,
@@ -175,7 +178,12 @@ def logit_attribution(
     is_by_mean = isinstance(versus, str) and versus == "mean"
     other = None if versus is None or is_by_mean else answer_ids(model, rows, versus)
     direction = at_answers(model.W_U.detach().mT, ids, other, is_by_mean)
-    model_run = run(model, rows)
+    # patterns of long texts are large, and are not read here
+    hooks = hooks_to_record(model, model.hook_dict)
+    recorded = {hook for hook in hooks if not hook.endswith("hook_pattern")}
+    with torch.no_grad():
+        model_run = run_with(model, rows, resolve(model, []), Replacement("zero"), recorded)
+    require_numbers(model_run)
     norm = model_run.recording.final_norm()
     read = direction
     if norm is not None:
