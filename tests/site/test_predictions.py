@@ -29,6 +29,9 @@ def parts(page):
 def test_answer_and_explanation_wait_for_a_choice_which_is_remembered_on_this_page(opened, site):
     page = opened.page
     box, output, text = parts(page)
+    page.emulate_media(media="print")
+    expect(text).to_be_visible()  # on paper; a test below prints an output that waits
+    page.emulate_media(media="null")
     expect(output).to_be_hidden()
     expect(text).to_be_hidden()
     box.get_by_role("button", name="about 30%").press("Enter")
