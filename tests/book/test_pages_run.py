@@ -55,9 +55,9 @@ def made_parts(tmp_path_factory):
 
 @pytest.fixture
 def quick_reports(monkeypatch, made_parts):
-    """Parts of reports are computed once, with one skip trigram for each head: nothing here looks at them."""
-    monkeypatch.setattr(measures, "N_TRIGRAMS", 1)
-    monkeypatch.setattr(measures, "N_MORE", 0)
+    """Parts of reports are computed once, and without skip trigrams, which nothing here looks at."""
+    monkeypatch.setattr(measures, "trigrams_by_weights", lambda text, name: [])
+    monkeypatch.setattr(measures, "tested_trigrams", lambda text, candidates: [])
     monkeypatch.setattr(ck, "report", functools.partial(ck.report, cache=made_parts))
 
 
