@@ -67,7 +67,7 @@ def load_results(name: str) -> list[dict[str, Any]]:
         `"thresholds"`, `"published"`, `"by_hand"`, `"pairs"`,
         `"constant_alpha"`, `"no_penalty"`, `"text_sharing"`, `"text_power"`, `"text_toys"`,
         `"text_causal"`, `"text_blocks"`, `"text_targets"`, `"text_checks"`, `"planted_rules"`,
-        `"planted_control"`, `"planted_rows"`, `"text_starts"` or `"guess_heads"`
+        `"planted_control"`, `"planted_counted"`, `"planted_rows"`, `"text_starts"` or `"guess_heads"`
 
     Raises
     ------
