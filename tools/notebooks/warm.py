@@ -46,6 +46,7 @@ KEEP_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
     "MALLOC_TOP_PAD_": str(1 << 26),
 }
+NO_WARNING = {"PYDEVD_DISABLE_FILE_VALIDATION": "1"}  # of the debugger, about breakpoints
 
 
 class Server:
@@ -62,7 +63,7 @@ class Server:
                 cwd=self.folder.name,
                 stdin=subprocess.PIPE,
                 pass_fds=[listener.fileno()],
-                env=KEEP_MEMORY | os.environ,
+                env=KEEP_MEMORY | NO_WARNING | os.environ,
             )
 
     def kernelspec(self, name: str) -> str:
