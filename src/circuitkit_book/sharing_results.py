@@ -59,7 +59,7 @@ def excess_over_nulls(limit: float = 0.2, level: str = "pairs") -> pd.DataFrame:
     columns = {"layer": table.value, "of the null": table.null_mean}
     columns["excess"] = table.value - table.null_mean
     columns |= {"low": table.excess_low, "high": table.excess_high}
-    return pd.DataFrame({name: 100 * pd.to_numeric(found) for name, found in columns.items()})
+    return 100 * pd.DataFrame(columns).apply(pd.to_numeric)
 
 
 def excess_of_targets(column: str = "excess") -> pd.DataFrame:
@@ -103,7 +103,7 @@ def changes_over_models(excess: pd.DataFrame) -> pd.DataFrame:
     error = change.std(axis=1) / n**0.5
 
     def shift(arm: str) -> float:
-        return brentq(lambda x: nct.sf(limit[arm], n[arm] - 1, x) - 0.8, 1, 10)
+        return float(brentq(lambda x: nct.sf(limit[arm], n[arm] - 1, x) - 0.8, 1, 10))
 
     table = pd.DataFrame({"change": change.mean(axis=1)})
     table["low"] = table.change - limit * error
