@@ -59,7 +59,7 @@ def excess_over_nulls(limit: float = 0.2, level: str = "pairs") -> pd.DataFrame:
     columns = {"layer": table.value, "of the null": table.null_mean}
     columns["excess"] = table.value - table.null_mean
     columns |= {"low": table.excess_low, "high": table.excess_high}
-    return 100 * pd.DataFrame(columns).apply(pd.to_numeric)
+    return pd.DataFrame(columns).astype(float).mul(100)
 
 
 def excess_of_targets(column: str = "excess") -> pd.DataFrame:
@@ -94,7 +94,7 @@ def changes_over_models(excess: pd.DataFrame) -> pd.DataFrame:
     For each arm the mean change, its interval (`low`, `high`), and the size of a true change that a two-sided t test at 5% detects
     with a probability of 80% if the changes spread as they do (`visible`).
     """
-    from scipy.optimize import brentq
+    from scipy.optimize import root_scalar
     from scipy.stats import nct, t
 
     change = excess - excess.iloc[0]
@@ -103,7 +103,8 @@ def changes_over_models(excess: pd.DataFrame) -> pd.DataFrame:
     error = change.std(axis=1) / n**0.5
 
     def shift(arm: str) -> float:
-        return float(brentq(lambda x: nct.sf(limit[arm], n[arm] - 1, x) - 0.8, 1, 10))
+        solution = root_scalar(lambda x: nct.sf(limit[arm], n[arm] - 1, x) - 0.8, bracket=(1, 10))
+        return solution.root
 
     table = pd.DataFrame({"change": change.mean(axis=1)})
     table["low"] = table.change - limit * error
