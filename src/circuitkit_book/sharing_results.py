@@ -59,7 +59,7 @@ def excess_over_nulls(limit: float = 0.2, level: str = "pairs") -> pd.DataFrame:
     columns = {"layer": table.value, "of the null": table.null_mean}
     columns["excess"] = table.value - table.null_mean
     columns |= {"low": table.excess_low, "high": table.excess_high}
-    return pd.DataFrame(columns).astype(float).mul(100)
+    return pd.DataFrame({name: pd.to_numeric(found) for name, found in columns.items()}).mul(100)
 
 
 def excess_of_targets(column: str = "excess") -> pd.DataFrame:
