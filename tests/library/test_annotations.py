@@ -8,7 +8,7 @@ from circuitkit import rows
 
 
 @pytest.mark.weekly
-def test_functions_that_no_notebook_calls_refuse_a_tensor_of_the_wrong_dtype():
+def test_functions_without_a_check_of_their_own_refuse_a_tensor_of_the_wrong_dtype():
     with pytest.raises(TypeCheckError):
-        rows.earlier_occurrences(torch.ones(2, 3))
+        rows.token_losses(torch.ones(2, 3, 5), torch.ones(2, 3))
     rows.require_two_positions(rows.Rows.of(torch.tensor([[1, 2]])))
