@@ -8,6 +8,7 @@ Addition H of the plan `sharing_in_text.md`. FOLDER has the runs of `training_se
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -128,19 +129,20 @@ def jobs() -> list[tuple]:
     return order
 
 
-def main() -> None:
+def write_rows(jobs: list[tuple], row_of: Callable[..., dict], name: str) -> None:
+    """Make the row of each job, and write the table after each; FOLDER and MINUTES are read from the command line."""
     folder = sys.argv[1]
     minutes = float(sys.argv[2]) if len(sys.argv) > 2 else float("inf")
     end = time.monotonic() + 60 * minutes
     rows = []
-    for job in tqdm(jobs()):
+    for job in tqdm(jobs):
         if time.monotonic() > end:
             break
-        rows.append(block_row(folder, *job))
+        rows.append(row_of(folder, *job))
         table = pd.DataFrame(rows).round(4)
-        table.to_csv(rules.DATA / "text_targets.csv", index=False, lineterminator="\n")
+        table.to_csv(rules.DATA / name, index=False, lineterminator="\n")
         print(rows[-1], flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    write_rows(jobs(), block_row, "text_targets.csv")

@@ -9,6 +9,7 @@ One to four minutes of one core for a dose, half a minute for a block.
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -330,6 +331,16 @@ def starting_block(w: Weights, seed: int, halves: bool = False) -> Weights:
     return block
 
 
+def weight_of_penalty(alpha: float, done: float) -> float:
+    """Return the weight of the penalty after this share of the training: it rises to alpha, and is a tenth of it at the end."""
+    return 0.1 * alpha if done >= 0.8 else alpha * min(1.0, done / 0.5) ** 2
+
+
+def rate_of_block(step: int, steps: int) -> float:
+    """Return the learning rate of a block."""
+    return 2e-3 * min(1.0, step / (0.05 * steps) + 0.01, 2 * (1 - step / steps))
+
+
 def trained_block(
     base: Weights,
     rules: torch.Tensor | None,
@@ -363,13 +374,9 @@ def trained_block(
 
     def loss_at(step: int) -> torch.Tensor:
         error, penalty = terms(batch(rows, rules, 10_000 + 1000 * seed + step))
-        done = step / steps
-        weight = 0.1 * alpha if done >= 0.8 else alpha * min(1.0, done / 0.5) ** 2
-        return error + weight * penalty
+        return error + weight_of_penalty(alpha, step / steps) * penalty
 
-    def rate(step: int) -> float:
-        return 2e-3 * min(1.0, step / (0.05 * steps) + 0.01, 2 * (1 - step / steps))
-
+    rate = partial(rate_of_block, steps=steps)
     fit(trained_parts, loss_at, steps, learning_rate=rate)
     return {key: value.detach() for key, value in w.items()}
 

@@ -8,6 +8,7 @@ row a block that starts from halves of each head. `rows`: writes `planted_rows.c
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -67,13 +68,9 @@ def block_of(
         if at_rules:
             relative = relative + error[with_rule, query].mean() / size[with_rule, query].mean()
             penalty = penalty + joint[with_rule, query, key].mean()
-        done = step / steps
-        weight = 0.1 * alpha if done >= 0.8 else alpha * min(1.0, done / 0.5) ** 2
-        return relative + weight * penalty
+        return relative + rules.weight_of_penalty(alpha, step / steps) * penalty
 
-    def rate(step: int) -> float:
-        return 2e-3 * min(1.0, step / (0.05 * steps) + 0.01, 2 * (1 - step / steps))
-
+    rate = partial(rules.rate_of_block, steps=steps)
     fit(trained, loss_at, steps, learning_rate=rate)
     return {key: value.detach() for key, value in w.items()}
 

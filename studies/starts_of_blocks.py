@@ -6,20 +6,16 @@ Addition J of the plan `sharing_in_text.md`. FOLDER has the runs of `training_se
 `/tmp`, so that an interrupted run goes on; no block is begun after MINUTES. About 20 seconds of one core for a block.
 """
 
-import sys
-import time
 from pathlib import Path
 from tempfile import gettempdir
 
-import pandas as pd
 import torch
 from joblib import Memory
-from tqdm import tqdm
 
 from circuitkit import load_model
 from circuitkit.training import fit
 from studies import planted_rules as rules
-from studies.gates_on_seeds import base_of, measures
+from studies.gates_on_seeds import base_of, measures, write_rows
 from studies.seed_measures import load
 
 kept = Memory(Path(gettempdir()) / "starts_of_blocks", verbose=0).cache
@@ -104,19 +100,5 @@ def jobs() -> list[tuple]:
     return [(target, *arm) for arm in arms for target in TARGETS]
 
 
-def main() -> None:
-    folder = sys.argv[1]
-    minutes = float(sys.argv[2]) if len(sys.argv) > 2 else float("inf")
-    end = time.monotonic() + 60 * minutes
-    rows = []
-    for job in tqdm(jobs()):
-        if time.monotonic() > end:
-            break
-        rows.append(block_row(folder, *job))
-        table = pd.DataFrame(rows).round(4)
-        table.to_csv(rules.DATA / "text_starts.csv", index=False, lineterminator="\n")
-        print(rows[-1], flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    write_rows(jobs(), block_row, "text_starts.csv")
